@@ -1,0 +1,91 @@
+"""Every action that a key or a command can ask for, as one table. Help, palette, bindings and docs are made from it.
+
+The rule for keys: lower case looks, upper case touches. A leaf: it names scopes by word and imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jobs.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that an operator can do."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Textual's key names; the first is shown in help."""
+    sentence: str
+    """What it does, for help and palette."""
+    scope: str = "everywhere"
+    """Where it is offered: ``everywhere``, ``fleet``, ``node``, ``runs``, ``run``, ``log``, ``table``."""
+    touches: bool = False
+    """Changes something on the cluster: asks first, and is off in read-only mode."""
+    footer: str = ""
+    """A word for the footer line; not shown there if empty."""
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("help", ("question_mark", "f1"), "This page", footer="help"),
+    Action("command", ("colon",), "Type a command: :nodes :runs :log RUN :launch FILE :theme NAME :q"),
+    Action("back", ("escape",), "Clear the filter, then close what is open; never changes anything"),
+    Action("quit", ("q",), "Back; at the first screen, quit"),
+    Action("fleet", ("1",), "The fleet: every GPU, every node"),
+    Action("runs", ("2",), "The runs, and Ray's own jobs"),
+    Action("next_pane", ("tab",), "To the next pane"),
+    Action("refresh", ("ctrl+r", "f5"), "Ask Ray and the controller again now"),
+    Action("mouse", ("m",), "Mouse on or off (off over SSH, so that the terminal can select text)"),
+    Action("copy", ("c",), "Copy the name or line under the cursor (OSC 52, and a file)"),
+    Action("raw", ("y",), "The thing under the cursor as JSON"),
+    Action("controller", ("O",), "Start the controller on the head", touches=True),
+    Action("move", ("j", "k", "g", "G", "ctrl+d", "ctrl+u"), "Down, up, first, last, half a page down, up", "table"),
+    Action("filter", ("slash",), "Show only rows with this text (! in front: without it)", "table", footer="filter"),
+    Action("sort_next", ("greater_than_sign",), "Sort by the column to the right", "table"),
+    Action("sort_previous", ("less_than_sign",), "Sort by the column to the left", "table"),
+    Action("reverse", ("r",), "Turn the order round", "table"),
+    Action("mark", ("space",), "Mark the row", "table"),
+    Action("mark_all", ("a",), "Mark all rows that the filter shows, or none", "table"),
+    Action("open", ("enter", "d"), "Open the thing under the cursor", "table", footer="open"),
+    Action("why", ("i",), "Why something is missing, and where it is known from", "fleet", footer="why"),
+    Action("log", ("l",), "The log", "runs", footer="log"),
+    Action("shell", ("s",), "An SSH shell on the node (the screen comes back when it ends)", "fleet"),
+    Action("launch", ("S",), "Launch a workflow", touches=True, footer="launch"),
+    Action("stop", ("K", "ctrl+k", "f9"), "Stop the run: save, leave, then end the job", "runs", True, "stop"),
+    Action("follow", ("f",), "Follow the end of the log, or pause", "log", footer="follow"),
+    Action("search", ("slash", "n", "N"), "Search, next, previous", "log", footer="search"),
+    Action("rank", ("left_square_bracket", "right_square_bracket"), "One rank alone, or all", "log", footer="rank"),
+    Action("wrap", ("w",), "Wrap long lines, or cut them", "log"),
+)
+
+BY_NAME: Mapping[str, Action] = {action.name: action for action in ACTIONS}
+
+TOUCHING_KEYS = frozenset(key for action in ACTIONS if action.touches for key in action.keys)
+
+
+def key_label(key: str) -> str:
+    """A key as people write it."""
+    names = {
+        "question_mark": "?",
+        "colon": ":",
+        "slash": "/",
+        "less_than_sign": "<",
+        "greater_than_sign": ">",
+        "left_square_bracket": "[",
+        "right_square_bracket": "]",
+        "escape": "esc",
+    }
+    return names.get(key, key.replace("ctrl+", "^"))
+
+
+def check_keys(keys: Mapping[str, str]) -> Mapping[str, str]:
+    """A person's own keys, refused if one is for no action, or takes the place of a key that changes something."""
+    for name, chosen in keys.items():
+        if name not in BY_NAME:
+            raise Refused(f"settings: keys: there is no action {name!r}", f"Known are: {', '.join(sorted(BY_NAME))}")
+        for key in chosen.split(","):
+            if key.strip() in TOUCHING_KEYS and key.strip() not in BY_NAME[name].keys:
+                raise Refused(f"settings: keys: {key_label(key.strip())} changes something and cannot mean {name!r}")
+    return keys

@@ -1,0 +1,333 @@
+"""The app: composes settings, session, screens and the frame timer. No feature lives here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.worker import Worker, WorkerState
+
+from console.actions import ACTIONS, BY_NAME, check_keys
+from console.screens.base import DeckScreen
+from console.screens.dialogs import ConfirmDialog, Confirmed, LaunchDialog, TextDialog, help_text
+from console.screens.start import StartScreen
+from console.settings import Context, Settings
+from console.theme import THEMES, choose_theme
+from jobs.errors import RaydeckError
+
+if TYPE_CHECKING:
+    from console.demo.runner import Demo
+    from console.dispatch import Preview
+    from console.sources.hostkeys import HostKeyQuestion
+    from console.sources.session import Session
+
+FRAMES_PER_SECOND = 4
+"""Figures come once a second; more frames than this only cost, over SSH most of all."""
+QUIET_SECONDS = 1.0
+"""Without news a frame is painted this often all the same, since ages move."""
+
+
+class RaydeckApp(App[int]):
+    """The console on one context, or on a demo that is still being started."""
+
+    TITLE = "raydeck"
+    CSS_PATH = "raydeck.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "colon"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
+
+    def __init__(self, settings: Settings, environ: dict[str, str], context: Context | None, demo: Demo | None) -> None:
+        super().__init__()
+        self.settings = settings
+        self.environ = environ
+        self.context = context
+        self.demo = demo
+        self.session: Session | None = None
+        self.run_in_focus: str | None = None
+        """The run that the operator looked at last: the heatmap shows what it holds."""
+        self.mouse_on = not (environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"))
+        """Off over SSH, so that the terminal can select text."""
+        self._framed_at = 0.0
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = settings.theme or choose_theme(environ)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def on_mount(self) -> None:
+        """Paint first; what costs time is imported and started behind the first frame."""
+        self.set_keymap(dict(check_keys(self.settings.keys)))
+        await self.push_screen(StartScreen(self.demo, self.context))
+        self.set_interval(1 / FRAMES_PER_SECOND, self._frame)
+
+    async def open_context(self, context: Context) -> None:
+        """Read a cluster, and show its fleet."""
+        from console.screens.fleet import FleetScreen
+        from console.sources.session import Session
+
+        self.context = context
+        self.session = Session(context, ask=self._ask_host_key)
+        self.session.start()
+        await self.switch_screen(FleetScreen())
+
+    async def close_session(self) -> None:
+        """End everything that reads the cluster."""
+        session, self.session = self.session, None
+        if session is not None:
+            await asyncio.wait_for(session.close(), 5.0)
+
+    async def action_leave(self) -> None:
+        """Quit from anywhere."""
+        self.exit()
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _frame(self) -> None:
+        session = self.session
+        screen = self.screen
+        if session is None or not isinstance(screen, DeckScreen):
+            return
+        nodes, runs = session.fleet.take_changed(), session.work.take_changed()
+        now = time.monotonic()
+        if nodes or runs or now - self._framed_at >= QUIET_SECONDS:
+            self._framed_at = now
+            screen.frame(nodes, runs)
+
+    # --- keys that mean the same everywhere ---------------------------------------------------------------------------
+
+    def go(self, make: Callable[[], Screen[Any]], kind: type[Screen[Any]]) -> None:
+        """To a place: back to it where it is open already, else in place of what is open."""
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if not isinstance(self.screen, kind):
+            self.switch_screen(make())
+
+    def action_fleet(self) -> None:
+        """The fleet."""
+        from console.screens.fleet import FleetScreen
+
+        if self.session is not None:
+            self.go(FleetScreen, FleetScreen)
+
+    def action_runs(self) -> None:
+        """The runs."""
+        from console.screens.work import RunsScreen
+
+        if self.session is not None:
+            self.go(RunsScreen, RunsScreen)
+
+    def action_help(self) -> None:
+        """The keys of the screen in front."""
+        scopes = self.screen.SCOPES if isinstance(self.screen, DeckScreen) else ("everywhere",)
+        self.push_screen(TextDialog("Keys", help_text(scopes, self.settings.read_only)))
+
+    def action_command(self) -> None:
+        """The command palette."""
+        self.action_command_palette()
+
+    def action_refresh(self) -> None:
+        """Ask again now."""
+        if self.session is not None:
+            if self.session.ray_watcher is not None:
+                self.session.ray_watcher.refresh()
+            for connection in self.session.connections:
+                connection.retry()
+            self.notify("asking again")
+
+    def action_copy(self) -> None:
+        """Copy what is under the cursor: OSC 52, and a file for terminals that have it not."""
+        text = self.screen.copy_text() if isinstance(self.screen, DeckScreen) else ""
+        if not text:
+            return
+        self.copy_to_clipboard(text)
+        self.notify(f"copied {text if len(text) < 60 else f'{len(text)} characters'}")
+
+    def action_raw(self) -> None:
+        """The thing under the cursor as JSON."""
+        if isinstance(self.screen, DeckScreen):
+            self.show_raw(self.screen.raw())
+
+    def show_raw(self, body: object | None) -> None:
+        """A thing as JSON."""
+        if body is not None:
+            self.push_screen(TextDialog("JSON", json.dumps(body, indent=2, ensure_ascii=False, default=str)))
+
+    def action_mouse(self) -> None:
+        """Mouse on or off."""
+        driver: Any = self._driver
+        self.mouse_on = not self.mouse_on
+        # Textual has no public switch for this; a driver without a terminal has no mouse at all.
+        getattr(driver, "_enable_mouse_support" if self.mouse_on else "_disable_mouse_support", lambda: None)()
+        self.notify(f"mouse {'on' if self.mouse_on else 'off'}")
+
+    def action_shell(self) -> None:
+        """An SSH shell on the node under the cursor; the screen comes back when it ends."""
+        from console.sources.shell import run_shell, shell_argv
+
+        name = self.screen.selected_node() if isinstance(self.screen, DeckScreen) else None
+        entry = next((node for node in self.context.nodes if node.name == name), None) if self.context else None
+        if entry is None or self.context is None:
+            self.notify("no node of this context is under the cursor", severity="warning")
+            return
+        with self.suspend():
+            code = run_shell(shell_argv(entry, self.context.ssh))
+        if code:
+            self.notify(f"ssh ended with {code}", severity="warning")
+
+    # --- keys that touch ----------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that touch are off in read-only mode."""
+        known = BY_NAME.get(action)
+        return None if known is not None and known.touches and self.settings.read_only else True
+
+    async def confirmed(self, preview: Preview) -> Confirmed | None:
+        """Ask; none means no."""
+        return await self.push_screen_wait(ConfirmDialog(preview))
+
+    def touch(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Carry out what a key asked for, behind the screen; what goes wrong becomes a sentence."""
+        if self.settings.read_only:
+            work.close()
+            self.notify("read-only: nothing is changed", severity="warning")
+            return
+        self.run_worker(work, name=name, exit_on_error=False, group="touch")
+
+    def action_launch(self) -> None:
+        """Launch a workflow."""
+        self.touch(self._launch(None), "launch")
+
+    async def _launch(self, named: str | None) -> None:
+        from console import dispatch
+
+        named = named or await self.push_screen_wait(LaunchDialog())
+        if named is None or self.session is None:
+            return
+        prepared = await asyncio.to_thread(dispatch.prepare, named)
+        nodes = self.session.fleet.nodes.values()
+        known = [node for node in nodes if node.ray.state == "alive" and node.ray_gpus_total is not None]
+        free = int(sum((node.ray_gpus_total or 0) - (node.ray_gpus_used or 0) for node in known)) if known else None
+        if await self.confirmed(dispatch.preview_launch(prepared, free)) is None:
+            return
+        run = await dispatch.launch(await self.session.controller(), prepared)
+        self.run_in_focus = run.id
+        self.notify(f"{run.id}: {run.state.value}")
+        self.action_runs()
+
+    def action_stop(self) -> None:
+        """Stop the chosen runs."""
+        chosen = list(self.screen.selected_runs()) if isinstance(self.screen, DeckScreen) else []
+        self.touch(self._stop(chosen), "stop")
+
+    async def _stop(self, chosen: list[str]) -> None:
+        from console import dispatch
+
+        session = self.session
+        if session is None:
+            return
+        runs = [session.work.runs[key] for key in chosen if key in session.work.runs]
+        if not runs and chosen:
+            self.notify("that is not one of raydeck's runs", severity="warning")
+            return
+        preview = dispatch.preview_stop(runs, time.time() + session.work.clock_offset_seconds)
+        answer = await self.confirmed(preview)
+        if answer is None:
+            return
+        stopped = await dispatch.stop(await session.controller(), runs, answer.reason)
+        self.notify(", ".join(f"{run.id}: {run.state.value}" for run in stopped))
+
+    def action_controller(self) -> None:
+        """Start the controller on the head."""
+        self.touch(self._controller(), "controller")
+
+    async def _controller(self) -> None:
+        from console.dispatch import Preview
+        from console.sources.head import start_controller
+
+        session = self.session
+        if session is None or session.context.head is None:
+            return
+        lines = (
+            f"On {session.context.head.name}, as a process of its own, under {session.context.metadata_store}.",
+            "Nothing is installed; it listens on a Unix socket only.",
+        )
+        if await self.confirmed(Preview("Start the controller", lines)) is None:
+            return
+        answer = await start_controller(session, restart=False)
+        self.notify(f"controller {answer['event']}, pid {answer['pid']}")
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """What went wrong behind the screen, in words."""
+        if event.state is not WorkerState.ERROR:
+            return
+        error = event.worker.error
+        if isinstance(error, RaydeckError):
+            mistakes = [f"line {m.line}, column {m.column}: {m.message}" for m in getattr(error, "mistakes", [])]
+            self.notify("\n".join([str(error), *mistakes[:4]]), severity="error", timeout=12, markup=False)
+        elif error is not None:
+            # A fault of ours, not of the cluster: end with the trace rather than go on half broken.
+            self._handle_exception(error)  # pyright: ignore[reportArgumentType]
+
+    async def _ask_host_key(self, question: HostKeyQuestion) -> bool:
+        from console.screens.dialogs import HostKeyDialog
+
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(yes: bool | None) -> None:
+            if not answer.done():
+                answer.set_result(bool(yes))
+
+        self.push_screen(HostKeyDialog(question), answered)
+        return await answer
+
+    # --- palette ------------------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every action of the screen in front, every node and run, by name."""
+        scopes = screen.SCOPES if isinstance(screen, DeckScreen) else ()
+        for action in ACTIONS:
+            handler = getattr(screen, f"action_{action.name}", None) or getattr(self, f"action_{action.name}", None)
+            if action.scope in scopes and handler is not None and not (action.touches and self.settings.read_only):
+                yield SystemCommand(action.name.replace("_", " "), action.sentence, handler)
+        yield SystemCommand("quit now", "End raydeck", self.exit)
+        for theme in THEMES:
+            yield SystemCommand(f"theme {theme.name}", "Colours", lambda name=theme.name: self._set_theme(name))
+        if self.session is None:
+            return
+        for name in self.session.fleet.nodes:
+            yield SystemCommand(f"node {name}", "Open this node", lambda name=name: self._open_node(name))
+        for key, run in self.session.work.runs.items():
+            yield SystemCommand(f"run {key}", f"Open this run ({run.state.value})", lambda key=key: self._open_run(key))
+            yield SystemCommand(f"log {key}", "The log of this run", lambda key=key: self.open_log(key))
+
+    def _set_theme(self, name: str) -> None:
+        self.theme = name
+
+    def _open_node(self, name: str) -> None:
+        from console.screens.node import NodeScreen
+
+        self.push_screen(NodeScreen(name))
+
+    def _open_run(self, key: str) -> None:
+        from console.screens.run import RunScreen
+
+        self.push_screen(RunScreen(key))
+
+    def open_log(self, key: str) -> None:
+        """The log of a run."""
+        from console.screens.logs import LogScreen
+
+        self.push_screen(LogScreen(key))
+
+
+def run_app(settings: Settings, environ: dict[str, str], context: Context | None, demo: Demo | None) -> int:
+    """Open the console; returns the exit code when it is closed."""
+    app = RaydeckApp(settings, environ, context, demo)
+    app.run(mouse=app.mouse_on)
+    return app.return_code or 0

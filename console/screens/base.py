@@ -1,0 +1,226 @@
+"""What every screen has: a status line above, the keys below, the input line, keys that mean the same everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Footer, Input
+
+from console.actions import ACTIONS, key_label
+from console.render.cells import Cell, Spans
+from console.render.status import status_spans
+from console.widgets.lines import Lines
+from console.widgets.table import VirtualTable
+
+if TYPE_CHECKING:
+    from console.app import RaydeckApp
+
+WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
+"""Bound by the table and the log themselves, or by Textual."""
+APP_ACTIONS = frozenset(
+    {"help", "command", "fleet", "runs", "refresh", "mouse", "copy", "raw", "controller", "launch", "stop", "shell"}
+)
+"""The same on every screen, so that the app has them; what they are about, the screen in front says."""
+
+
+def bindings_for(*scopes: str) -> list[BindingType]:
+    """The keys of some scopes, from the table of actions."""
+    return [
+        Binding(
+            ",".join(action.keys),
+            f"app.{action.name}" if action.name in APP_ACTIONS else action.name,
+            action.footer or action.sentence,
+            show=bool(action.footer),
+            key_display=key_label(action.keys[0]),
+            id=action.name,
+            priority=False,
+        )
+        for action in ACTIONS
+        if action.scope in scopes and action.name not in WIDGET_ACTIONS
+    ]
+
+
+class PromptLine(Input):
+    """The one input line, at the bottom; hidden until asked for."""
+
+    DEFAULT_CSS = """
+    PromptLine { dock: bottom; height: 1; border: none; padding: 0 1; display: none; }
+    PromptLine:focus { border: none; }
+    PromptLine.-open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
+
+    def open(self, label: str, value: str = "") -> None:
+        """Show it, and take the keys."""
+        self.placeholder = label
+        self.value = value
+        self.add_class("-open")
+        self.focus()
+
+    def close(self) -> None:
+        """Hide it, and give the keys back."""
+        self.remove_class("-open")
+        self.screen.focus_next()
+
+    def action_cancel(self) -> None:
+        """Back to what it was."""
+        self.value = ""
+        self.close()
+
+
+class DeckScreen(Screen[None]):
+    """A screen of the console. Subclasses say what is between the status line and the keys."""
+
+    SCOPES: ClassVar[tuple[str, ...]] = ("everywhere",)
+    PROMPT: ClassVar[str] = "show only rows with…   (! in front: without it)"
+    AUTO_FOCUS = "VirtualTable, LogView"
+
+    @property
+    def deck(self) -> RaydeckApp:
+        """The app, as what it is."""
+        return cast("RaydeckApp", self.app)
+
+    def body(self) -> ComposeResult:
+        """What is between the status line and the keys."""
+        yield from ()
+
+    def compose(self) -> ComposeResult:
+        """Status line, body, input line, keys."""
+        yield Lines(self._status, id="status", most=1)
+        yield from self.body()
+        yield PromptLine(id="prompt")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def _status(self, width: int) -> list[Spans]:
+        session = self.deck.session
+        if session is None:
+            return [(Cell(" raydeck ", "title"), Cell(self.place, "muted"))]
+        return [
+            status_spans(
+                session.context.name,
+                session.fleet,
+                session.work,
+                place=self.place,
+                simulated=session.context.simulated,
+                read_only=self.deck.settings.read_only,
+                now=time.monotonic(),
+                width=width,
+            )
+        ]
+
+    @property
+    def place(self) -> str:
+        """Where one is, for the status line."""
+        return ""
+
+    def frame(self, nodes: set[str], runs: set[str]) -> None:
+        """Something changed; called at most a few times a second, for the screen in front only."""
+        self.query_one("#status", Lines).touch()
+
+    # --- keys that mean the same everywhere ---------------------------------------------------------------------------
+
+    @property
+    def prompt(self) -> PromptLine:
+        """The input line."""
+        return self.query_one(PromptLine)
+
+    def filter_text(self, text: str) -> None:
+        """Show only what has this text; called at each key."""
+        if self.table:
+            self.table.set_filter(text)
+
+    def action_filter(self) -> None:
+        """Ask what to show only."""
+        self.prompt.open(self.PROMPT, self.prompt.value)
+
+    @on(Input.Changed, "#prompt")
+    def _prompt_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self.PROMPT == DeckScreen.PROMPT:
+            self.filter_text(event.value)
+
+    @on(Input.Submitted, "#prompt")
+    def _prompt_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.prompt.remove_class("-open")
+        self.filter_text(event.value)
+        self.focus_body()
+
+    def focus_body(self) -> None:
+        """The keys go back to what is looked at."""
+        for widget in self.query("VirtualTable, LogView"):
+            if widget.display:
+                widget.focus()
+                return
+
+    def action_back(self) -> None:
+        """Clear the filter, else close this screen. Never quits."""
+        if self.prompt.value:
+            self.prompt.value = ""
+            self.filter_text("")
+        elif len(self.app.screen_stack) > 2:
+            self.dismiss()
+
+    def action_quit(self) -> None:
+        """Back, or quit at the first screen."""
+        if len(self.app.screen_stack) > 2:
+            self.dismiss()
+        else:
+            self.app.exit()
+
+    @property
+    def table(self) -> VirtualTable[Any] | None:
+        """The table that has the keys, or the first one."""
+        if isinstance(self.focused, VirtualTable):
+            return self.focused
+        tables = [table for table in self.query(VirtualTable) if table.display]
+        return tables[0] if tables else None
+
+    def action_sort_next(self) -> None:
+        """Sort by the column to the right."""
+        if self.table:
+            self.table.next_sort()
+
+    def action_sort_previous(self) -> None:
+        """Sort by the column to the left."""
+        if self.table:
+            self.table.previous_sort()
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        if self.table:
+            self.table.reverse_sort()
+
+    def action_mark_all(self) -> None:
+        """Mark all rows that are shown, or none."""
+        if self.table and self.table.marked:
+            self.table.clear_marks()
+        elif self.table:
+            self.table.mark_all()
+
+    def action_open(self) -> None:
+        """Open what is under the cursor."""
+        if self.table:
+            self.table.action_open()
+
+    def copy_text(self) -> str:
+        """What `c` copies."""
+        return ""
+
+    def raw(self) -> object | None:
+        """What `y` shows as JSON."""
+        return None
+
+    def selected_runs(self) -> Iterable[str]:
+        """The runs that a key is about."""
+        return ()
+
+    def selected_node(self) -> str | None:
+        """The node that a key is about."""
+        return None

@@ -1,0 +1,137 @@
+"""The fleet: what needs someone, every accelerator, every node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from console.render.cells import Spans
+from console.render.documents import node_document
+from console.render.fleet import NODE_COLUMNS, NodeRow, gpu_style
+from console.render.status import finding_spans
+from console.screens.base import DeckScreen, bindings_for
+from console.screens.dialogs import TextDialog
+from console.screens.node import NodeScreen, why_lines
+from console.widgets.heatmap import GpuCell, Heatmap
+from console.widgets.lines import Lines
+from console.widgets.table import VirtualTable
+
+STRIP_LINES = 3
+STRIP_LINES_TALL = 6
+TALL = 40
+
+
+class FleetScreen(DeckScreen):
+    """The first screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "fleet")
+    SCOPES = ("everywhere", "table", "fleet")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._membership = -1
+
+    def body(self) -> ComposeResult:
+        """Strip, heatmap, table."""
+        yield Lines(self._findings, id="attention")
+        yield Heatmap(self._levels, id="heatmap")
+        yield VirtualTable(NODE_COLUMNS, id="nodes", empty="this context names no node")
+
+    @property
+    def place(self) -> str:
+        """Where one is."""
+        return "fleet"
+
+    def on_mount(self) -> None:
+        """Show what is known already."""
+        self.frame(set(), set())
+
+    def _findings(self, width: int) -> list[Spans]:
+        session = self.deck.session
+        if session is None:
+            return []
+        now, wall = time.monotonic(), time.time()
+        findings = [*session.fleet.findings(now), *session.work.findings(now, wall)]
+        return finding_spans(findings, STRIP_LINES_TALL if self.size.height >= TALL else STRIP_LINES)
+
+    def _levels(self, name: str) -> Sequence[GpuCell]:
+        session = self.deck.session
+        node = session.fleet.nodes.get(name) if session else None
+        if node is None:
+            return ()
+        now = time.monotonic()
+        return [gpu_style(node, index, now) for index in node.gpu_indexes]
+
+    def _held(self) -> dict[str, set[int]]:
+        """Node to the positions of the accelerators that the run in focus holds."""
+        session, run = self.deck.session, self.deck.run_in_focus
+        held: dict[str, set[int]] = {}
+        if session is None or run is None:
+            return held
+        for node in session.fleet.nodes.values():
+            indexes = node.gpu_indexes
+            for index, (holder, _) in session.work.holders(node.ray_node_id).items():
+                if holder == run and index in indexes:
+                    held.setdefault(node.name, set()).add(indexes.index(index))
+        return held
+
+    def _highlight(self) -> None:
+        self.query_one(Heatmap).highlight(self.selected_node(), self._held())
+
+    def _row(self, name: str) -> NodeRow:
+        session = self.deck.session
+        assert session is not None
+        return NodeRow(session.fleet.nodes[name], session.work, time.monotonic())
+
+    def frame(self, nodes: set[str], runs: set[str]) -> None:
+        """New figures: tell the widgets which rows they are of."""
+        super().frame(nodes, runs)
+        session = self.deck.session
+        if session is None:
+            return
+        table, heatmap = self.query_one(VirtualTable), self.query_one(Heatmap)
+        if session.fleet.membership != self._membership:
+            self._membership = session.fleet.membership
+            order = sorted(session.fleet.nodes.values(), key=lambda node: node.role != "head")
+            table.set_rows([node.name for node in order], self._row)
+            heatmap.set_groups([(node.name, len(node.gpu_indexes)) for node in order if node.gpu_indexes])
+        # Ages move without any news, so that every row is looked at again; only those on screen are painted.
+        table.touch(session.fleet.nodes)
+        heatmap.touch(session.fleet.nodes)
+        self._highlight()
+        self.query_one("#attention", Lines).touch()
+
+    @on(VirtualTable.Highlighted)
+    def _node_chosen(self) -> None:
+        self._highlight()
+
+    @on(VirtualTable.Opened)
+    def _node_opened(self, event: VirtualTable.Opened) -> None:
+        self.app.push_screen(NodeScreen(event.key))
+
+    def selected_node(self) -> str | None:
+        """The node under the cursor."""
+        return self.query_one(VirtualTable).cursor_key
+
+    def copy_text(self) -> str:
+        """The node's name."""
+        return self.selected_node() or ""
+
+    def raw(self) -> Any:
+        """The node as JSON."""
+        name, session = self.selected_node(), self.deck.session
+        if name is None or session is None:
+            return None
+        return node_document(session.fleet.nodes[name], session.work, time.monotonic())
+
+    def action_why(self) -> None:
+        """Why something is missing."""
+        name, session = self.selected_node(), self.deck.session
+        if name is not None and session is not None:
+            lines = why_lines(session.fleet.nodes[name], session.work, time.monotonic())
+            self.app.push_screen(TextDialog(f"Why: {name}", "\n".join(lines)))

@@ -1,0 +1,369 @@
+"""Every accelerator as a cell, grouped by node: figures for a few nodes, one sign each for thousands.
+
+The form is chosen by the room there is. A level is told by its sign as well as by its colour.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from console.render.cells import Cell, Level, cell_len, count, fit, glyph, is_ascii, level_sign, level_style
+from console.widgets.grid import Grid, choose_grid, short_names
+from console.widgets.paint import PaintedView
+
+GpuCell = tuple[Level, str]
+"""A level (percent, or why there is none) and a style name. An empty style name: the one that goes with the level."""
+
+_NOTHING: GpuCell = (None, "")
+_HELD = Style(reverse=True)
+_SELECTED = Style(underline=True, bold=True)
+
+
+class Heatmap(PaintedView):
+    """The accelerators of a fleet.
+
+    Give it the nodes with `set_groups`, then say with `touch` whose figures changed; `levels` is asked when a line is
+    painted.
+    """
+
+    DEFAULT_CSS = """
+    Heatmap {
+        height: auto;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    max_lines: reactive[int] = reactive(10, layout=True)
+    """The most lines that it takes by itself, its legend among them. What has no room is scrolled to."""
+
+    class Picked(Message):
+        """An accelerator was clicked."""
+
+        def __init__(self, heatmap: "Heatmap", node: str, gpu: int) -> None:
+            self.heatmap = heatmap
+            self.node = node
+            self.gpu = gpu
+            super().__init__()
+
+        @property
+        def control(self) -> "Heatmap":
+            return self.heatmap
+
+    def __init__(
+        self,
+        levels: Callable[[str], Sequence[GpuCell]],
+        *,
+        max_lines: int = 10,
+        id: str | None = None,  # noqa: A002
+        empty: str = "no accelerators",
+    ) -> None:
+        """A heatmap.
+
+        Args:
+            levels: Node to one `GpuCell` for each of its GPUs, by position. Fewer than announced: the rest is unknown.
+            max_lines: See the property.
+            id: The widget's id.
+            empty: What is said while there are no groups.
+        """
+        super().__init__(id=id)
+        self.levels = levels
+        self.empty = empty
+        self.set_reactive(Heatmap.max_lines, max_lines)
+        self._groups: list[tuple[str, int]] = []
+        self._labels: list[str] = []
+        self._position: dict[str, int] = {}
+        self._selected: str | None = None
+        self._held: Mapping[str, Collection[int]] = {}
+        self._grids: dict[tuple[int, int], Grid] = {}
+        self._strips: dict[int, Strip] = {}
+        self._known_looks: dict[int, tuple[list[str], list[Style]]] = {}
+        self._total = 0
+
+    # What it shows
+
+    def set_groups(self, groups: Sequence[tuple[str, int]]) -> None:
+        """The nodes in their order, each with its number of GPUs. The same groups again cost nothing."""
+        new = list(groups)
+        if new == self._groups:
+            return
+        self._groups = new
+        self._labels = short_names([node for node, _ in new])
+        self._position = {node: position for position, (node, _) in enumerate(new)}
+        self._total = sum(gpus for _, gpus in new)
+        self._grids.clear()
+        self._strips.clear()
+        self._resize_virtual()
+        self.refresh(layout=True)
+
+    def touch(self, nodes: Iterable[str]) -> None:
+        """The figures of these nodes changed."""
+        grid = self._grid
+        lines: set[int] = set()
+        position = self._position
+        for node in nodes:
+            where = position.get(node)
+            if where is not None:
+                first = where // grid.across * grid.deep
+                lines.update(range(first, first + grid.deep))
+        self._refresh_lines(lines)
+
+    def highlight(self, node: str | None, held: Mapping[str, Collection[int]] | None = None) -> None:
+        """Point out a node, and the GPUs that a run holds.
+
+        Args:
+            node: The node under the cursor elsewhere; it is scrolled into view. ``None``: no node.
+            held: Node to the positions of its GPUs that the selected run holds.
+        """
+        held = held or {}
+        changed = {self._selected, node} if node != self._selected else set[str | None]()
+        if held != self._held:
+            changed |= self._held.keys() | held.keys()
+        self._selected = node
+        self._held = held
+        self.touch(name for name in changed if name is not None)
+        self._refresh_legend()
+        where = self._position.get(node) if node is not None else None
+        if where is not None:
+            grid = self._grid
+            line = where // grid.across * grid.deep
+            page = max(1, self._page)
+            if not self.scroll_offset.y <= line < self.scroll_offset.y + page:
+                self.scroll_to(y=max(0, line - page // 2), animate=False)
+
+    @property
+    def selected_node(self) -> str | None:
+        """The node that is pointed out."""
+        return self._selected
+
+    # Layout
+
+    @property
+    def _grid(self) -> Grid:
+        width = max(1, self.scrollable_content_region.width or self.size.width)
+        return self._grid_for(width, self._room)
+
+    @property
+    def _room(self) -> int:
+        """Lines for accelerators, without the legend."""
+        auto = self.styles.height is None or self.styles.height.is_auto
+        return max(1, (self.max_lines if auto else self.size.height) - 1)
+
+    @property
+    def _page(self) -> int:
+        return max(0, self.size.height - 1)
+
+    def _grid_for(self, width: int, room: int) -> Grid:
+        grid = self._grids.get((width, room))
+        if grid is None:
+            label = max(map(cell_len, self._labels), default=0)
+            most = max((gpus for _, gpus in self._groups), default=1)
+            grid = self._grids[width, room] = choose_grid(len(self._groups), most, label, width, room)
+        return grid
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many lines as the form for this width takes, and the legend; never more than `max_lines`."""
+        if not self._groups:
+            return min(2, self.max_lines)
+        return min(self.max_lines, self._grid_for(max(1, width), max(1, self.max_lines - 1)).lines + 1)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        """All the width there is."""
+        return container.width
+
+    def _resize_virtual(self) -> None:
+        lines = self._grid.lines + 1 if self._groups else 1
+        self.virtual_size = Size(self.size.width, lines)
+
+    def on_resize(self) -> None:
+        """Another width: another layout."""
+        self._strips.clear()
+        self._resize_virtual()
+
+    def watch_max_lines(self) -> None:
+        """Another height: perhaps another form."""
+        self._strips.clear()
+        self._resize_virtual()
+
+    def palette_changed(self) -> None:
+        """Lines in old colours are void."""
+        self._strips.clear()
+        self._known_looks.clear()
+
+    # Painting
+
+    def _refresh_lines(self, lines: Iterable[int]) -> None:
+        top, page, width = self.scroll_offset.y, self._page, self.size.width
+        for line in lines:
+            self._strips.pop(line, None)
+        shown = [line - top for line in lines if top <= line < top + page]
+        if len(shown) * 2 > page:
+            self.refresh()
+        elif shown:
+            self.refresh(*(Region(0, y, width, 1) for y in shown))
+
+    def _refresh_legend(self) -> None:
+        self.refresh(Region(0, max(0, self.size.height - 1), self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """A line of accelerators; the last line is the legend."""
+        width = self.scrollable_content_region.width
+        if not self._groups:
+            return self.palette.strip([Cell(fit(self.empty if y == 0 else "", width), "muted")], width)
+        if y >= self._page:
+            return self._legend(width)
+        line = self.scroll_offset.y + y
+        strip = self._strips.get(line)
+        if strip is None:
+            strip = self._strips[line] = self._line(line, width)
+        return strip
+
+    def _line(self, line: int, width: int) -> Strip:
+        grid = self._grid
+        row, part = divmod(line, grid.deep)
+        first = row * grid.across
+        texts: list[str] = []
+        styles: list[Style] = []
+        for where in range(first, min(first + grid.across, len(self._groups))):
+            node, gpus = self._groups[where]
+            selected = node == self._selected
+            self._before(where, part, grid, selected, where == first, texts, styles)
+            self._gpus(node, gpus, part, grid, selected, texts, styles)
+        return self._joined(texts, styles, grid.cells(row, len(self._groups)), width)
+
+    def _joined(self, texts: list[str], styles: list[Style], length: int, width: int) -> Strip:
+        """Texts of ``length`` cells as a line of ``width``, neighbours of one style in one segment."""
+        blank = self.palette.blank
+        segments: list[Segment] = []
+        begin = 0
+        for end in range(1, len(texts) + 1):
+            if end == len(texts) or styles[end] is not styles[begin]:
+                segments.append(Segment("".join(texts[begin:end]), styles[begin]))
+                begin = end
+        return Strip(segments, length).adjust_cell_length(width, blank)
+
+    def _before(
+        self,
+        where: int,
+        part: int,
+        grid: Grid,
+        selected: bool,
+        first: bool,
+        texts: list[str],
+        styles: list[Style],
+    ) -> None:
+        """What stands before a node's GPUs: the gap to its neighbour, and its name."""
+        style = self.palette.style
+        if grid.form.gap and not first:
+            pointer = selected and not grid.label
+            before = self._groups[where - 1][0]
+            texts.append(" " * (grid.form.gap - 1) + (glyph("▸", ">") if pointer else " "))
+            if pointer:
+                styles.append(style("accent"))
+            elif before == self._selected or before in self._held:
+                styles.append(self.palette.blank)
+            else:  # a space looks the same in any colour, and so stays in its neighbour's segment
+                styles.append(styles[-1])
+        if grid.label:
+            name = self._labels[where] if part == 0 else ""
+            room = grid.label - 1
+            if cell_len(name) > room:  # the end of a name tells nodes apart, not its beginning
+                name = glyph("…", "~") + name[-(room - 1) :]
+            texts += fit(name, room), " "
+            styles += style("accent", "cursor") if selected else style("muted"), self.palette.blank
+
+    def _looks(self, wide: int) -> tuple[list[str], list[Style]]:
+        """Text and style of each whole percent."""
+        looks = self._known_looks.get(wide)
+        if looks is None:
+            signs = [level_sign(float(level)) for level in range(101)]
+            if wide == 4:
+                signs = [f"{level:3d}" if level else sign.rjust(3) for level, sign in enumerate(signs)]
+            shown = [sign.ljust(wide) if wide == 4 else sign * wide for sign in signs]
+            looks = shown, [self.palette.style(level_style(float(level))) for level in range(101)]
+            self._known_looks[wide] = looks
+        return looks
+
+    def _gpus(
+        self,
+        node: str,
+        gpus: int,
+        part: int,
+        grid: Grid,
+        selected: bool,
+        texts: list[str],
+        styles: list[Style],
+    ) -> None:
+        """The accelerators of one node on one line. This runs for every accelerator on screen, every second."""
+        wide = grid.form.cell
+        signs, looks = self._looks(wide)
+        named = self.palette.styles()
+        cells = self.levels(node)
+        held = self._held.get(node)
+        plain = held is None and (not selected or grid.label)
+        start = part * grid.columns
+        for gpu in range(start, min(start + grid.columns, gpus)):
+            level, name = cells[gpu] if gpu < len(cells) else _NOTHING
+            if (type(level) is float or type(level) is int) and 0 <= level <= 100:
+                whole = int(level + 0.5)
+                text = signs[whole]
+                style = named[name] if name else looks[whole]
+            else:
+                sign = level_sign(level)
+                text = f"  {sign} " if wide == 4 else sign * wide
+                style = named[name or level_style(level)]
+            if not plain:
+                if held is not None and gpu in held:
+                    style = style + _HELD
+                elif selected and not grid.label:
+                    style = style + _SELECTED
+            texts.append(text)
+            styles.append(style)
+        if start + grid.columns > gpus:
+            texts.append(" " * wide * (start + grid.columns - max(start, gpus)))
+            styles.append(self.palette.blank)
+
+    def _legend(self, width: int) -> Strip:
+        ramp = "1-9#" if is_ascii() else "▁▃▅█"
+        cells = [
+            *(Cell(f"{level_sign(0.0)} ", "idle"), Cell("idle ", "muted")),
+            *(Cell(ramp[i : i + 1], f"load{i + 1}") for i in range(4)),
+            *(Cell(" load ", "muted"), Cell("?", "muted"), Cell(" unknown ", "muted")),
+            *(Cell("!", "bad"), Cell(" lost", "muted")),
+        ]
+        left = "".join(cell.text for cell in cells)
+        nodes = len(self._groups)
+        total = f"{count(self._total)} GPU{'s'[self._total == 1 :]} on {count(nodes)} node{'s'[nodes == 1 :]}"
+        right = f"{self._selected} · {total}" if self._selected in self._position else total
+        if is_ascii():
+            right = right.replace("·", "|")
+        segments = [self.palette.segment(cell) for cell in cells]
+        room = width - cell_len(left) - 2
+        if self._held:
+            segments += [Segment(" ", self.palette.blank), Segment("held", self.palette.style("load3") + _HELD)]
+            room -= 5
+        if room < len(right):
+            return self.palette.strip([Cell(fit(right, width, "right"), "title")], width)
+        segments += [Segment("  ", self.palette.blank), self.palette.segment(Cell(fit(right, room, "right"), "title"))]
+        return Strip(segments).adjust_cell_length(width, self.palette.blank)
+
+    # Mouse
+
+    def on_click(self, event: events.Click) -> None:
+        """Say which accelerator was clicked."""
+        grid = self._grid
+        if event.y >= self._page:
+            return
+        row, part = divmod(self.scroll_offset.y + event.y, grid.deep)
+        across, x = divmod(event.x, grid.block)
+        where = row * grid.across + across
+        gpu = part * grid.columns + (x - grid.label) // grid.form.cell
+        if across < grid.across and where < len(self._groups) and 0 <= gpu < self._groups[where][1]:
+            self.post_message(self.Picked(self, self._groups[where][0], gpu))

@@ -1,0 +1,219 @@
+"""The one door for writes: the controller's routes as typed calls, and its event stream.
+
+Who is asking is not said here: the controller reads it from the socket. Every request that changes something carries an
+id of its caller's, so that a repeat after a lost answer is the same request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
+from jobs.model import Progress, Run
+from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge, Transport
+from jobs.wire import AuditEntry, ControllerStatus, Event, LaunchRequest, Mistake, Release, StopRequest
+
+CALL_SECONDS = 10.0
+LAUNCH_SECONDS = 60.0
+"""A launch checks the file and stores the code before it answers."""
+UPLOAD_SECONDS = 300.0
+SILENCE_SECONDS = 6.0
+"""Three heartbeats: a stream that is silent for longer is dead, whatever its connection says."""
+LINE_BYTES = MAX_ANSWER_BYTES
+
+_Message = TypeVar("_Message", bound=BaseModel)
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Runs(_Lenient):
+    runs: list[Run]
+
+
+class _Points(_Lenient):
+    points: list[Progress]
+
+
+class _Releases(_Lenient):
+    releases: list[Release]
+
+
+class _Entries(_Lenient):
+    entries: list[AuditEntry]
+
+
+class _Told(_Lenient):
+    sentence: str
+    hint: str = ""
+    mistakes: list[Mistake] = Field(default_factory=list)
+
+
+class _Error(_Lenient):
+    error: _Told
+
+
+class ControllerClient:
+    """One cluster's controller, through a transport that the caller owns.
+
+    Raises `Refused` (with what the controller said; `jobs.load.FileMistakes` for mistakes in a file), `Busy`, `Usage`,
+    and `Unreachable` when no controller answers or Ray does not answer it.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def status(self) -> ControllerStatus:
+        """Who serves this cluster, and who it says that you are."""
+        return self._as(ControllerStatus, await self._answer("GET", "/v1/status"))
+
+    async def runs(self, limit: int = 200) -> list[Run]:
+        """The newest runs, newest first."""
+        return self._as(_Runs, await self._answer("GET", "/v1/runs", params={"limit": str(limit)})).runs
+
+    async def run(self, run: str) -> Run:
+        """One run. Raises `Refused` if there is none of this id."""
+        return self._as(Run, await self._answer("GET", _run_path(run)))
+
+    async def series(self, run: str, points: int = 600) -> list[Progress]:
+        """The course of a run, thinned to so many points."""
+        answer = await self._answer("GET", f"{_run_path(run)}/series", params={"points": str(points)})
+        return self._as(_Points, answer).points
+
+    async def releases(self, workflow: str = "") -> list[Release]:
+        """The releases of one workflow, or of all."""
+        params = {"workflow": workflow} if workflow else None
+        return self._as(_Releases, await self._answer("GET", "/v1/releases", params=params)).releases
+
+    async def audit(self, limit: int = 200) -> list[AuditEntry]:
+        """What was asked for, allowed or not, newest first."""
+        return self._as(_Entries, await self._answer("GET", "/v1/audit", params={"limit": str(limit)})).entries
+
+    async def put_package(self, digest: str, content: bytes) -> bool:
+        """Sends the code that a launch refers to: True if it is new there."""
+        path = f"/v1/packages/{quote(digest, safe='')}"
+        return (await self._answer("PUT", path, content=content, timeout=UPLOAD_SECONDS)).status == 201
+
+    async def launch(self, request: LaunchRequest) -> Run:
+        """Launches what a workflow file says; the same request id again gives the same run."""
+        body = request.model_dump(mode="json")
+        return self._as(Run, await self._answer("POST", "/v1/runs", body=body, timeout=LAUNCH_SECONDS))
+
+    async def stop(self, run: str, request: StopRequest) -> Run:
+        """Ends a run. What comes back is the run as it is now: the end comes later."""
+        body = request.model_dump(mode="json")
+        return self._as(Run, await self._answer("POST", f"{_run_path(run)}/stop", body=body))
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What is true, and then each change, for as long as it is read.
+
+        Ends when the controller ends it. Raises `Unreachable` when the stream breaks, or is silent for 6 s.
+        """
+        try:
+            async with self._transport.stream("GET", "/v1/events", silence=SILENCE_SECONDS) as answer:
+                if answer.status != 200:
+                    body = bytearray()
+                    async for chunk in answer.chunks():
+                        body += chunk
+                        if len(body) > LINE_BYTES:
+                            raise TooLarge
+                    raise self._error(Response(answer.status, bytes(body)))
+                rest = bytearray()
+                async for chunk in answer.chunks():
+                    start = len(rest)
+                    rest += chunk
+                    if b"\n" in chunk:
+                        *lines, tail = bytes(rest).split(b"\n")
+                        rest = bytearray(tail)
+                        for line in lines:
+                            if line.strip():
+                                yield self._event(line)
+                    elif start > LINE_BYTES:
+                        raise TooLarge
+        except TimeoutError:
+            raise Unreachable(f"the controller's event stream was silent for {SILENCE_SECONDS:g} s") from None
+        except TooLarge:
+            raise self._too_large(LINE_BYTES) from None
+        except ConnectionError as error:
+            raise self._gone(error) from None
+
+    def _event(self, line: bytes) -> Event:
+        try:
+            return _EVENT.validate_json(line)
+        except ValidationError:
+            raise self._foreign() from None
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        timeout: float = CALL_SECONDS,
+    ) -> Response:
+        """The answer, if it is one of success."""
+        try:
+            answer = await self._transport.request(
+                method, path, params=params, json=body, content=content, timeout=timeout, limit=MAX_ANSWER_BYTES
+            )
+        except TimeoutError:
+            raise Unreachable(
+                f"the controller did not answer within {timeout:g} s",
+                "What was asked for may still have happened; look before it is asked for again",
+            ) from None
+        except TooLarge:
+            raise self._too_large(MAX_ANSWER_BYTES) from None
+        except ConnectionError as error:
+            raise self._gone(error) from None
+        if 200 <= answer.status < 300:
+            return answer
+        raise self._error(answer)
+
+    def _as(self, kind: type[_Message], answer: Response) -> _Message:
+        try:
+            return kind.model_validate_json(answer.body)
+        except ValidationError:
+            raise self._foreign() from None
+
+    def _error(self, answer: Response) -> RaydeckError:
+        """What the controller said against it, in our family."""
+        try:
+            told = _Error.model_validate_json(answer.body).error
+        except ValidationError:
+            return self._foreign()
+        if told.mistakes:
+            from jobs.load import FileMistakes  # costs the YAML library, which a console that only reads need not have
+
+            return FileMistakes(told.mistakes)
+        if answer.status == 503:
+            return Unreachable(told.sentence, told.hint)
+        if answer.status == 423:
+            return Busy(told.sentence, told.hint)
+        return (Usage if answer.status == 400 else Refused)(told.sentence, told.hint)
+
+    def _gone(self, error: ConnectionError) -> Unreachable:
+        reason = " ".join(str(error).split())
+        return Unreachable(
+            f"no controller answers at {self._transport.where}: {reason}", "Start one: raydeck controller start"
+        )
+
+    def _too_large(self, limit: int) -> Unreachable:
+        return Unreachable(f"the controller sent more than {limit // 2**20} MiB; it was not read")
+
+    def _foreign(self) -> Unreachable:
+        return Unreachable(
+            f"what answers at {self._transport.where} does not speak this version's language",
+            "Console and controller may be of different versions: raydeck controller status",
+        )
+
+
+def _run_path(run: str) -> str:
+    return f"/v1/runs/{quote(run, safe='')}"

@@ -1,0 +1,140 @@
+"""Ray, as the controller sees it: does it answer, since when not, which nodes has it, and the jobs of our attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.controller.fit import NodeSize
+from jobs.controller.judge import JobSeen
+from jobs.controller.submission import Submission, marks
+from jobs.errors import Refused, Unreachable
+from jobs.model import job_id
+from jobs.package import package_name
+from jobs.rayapi import RayApi, Unauthorised
+from jobs.raymodel import RayNode
+from jobs.transport import Transport
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""How often Ray is asked whether it is there, while it is."""
+LOOK_AT_MOST_SECONDS = 10.0
+"""And at the longest while it is not."""
+NODES_SECONDS = 10.0
+"""For how long a list of nodes is good enough to tell what could ever fit."""
+NODE_NAME_LABEL = "raydeck.io/node"
+
+
+class Engine:
+    """One cluster's Ray."""
+
+    def __init__(self, transport: Transport, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = RayApi(transport)
+        self._clock = clock
+        self._began = clock()
+        self._silent_since: float | None = self._began
+        self._why = "it was not asked yet"
+        self._next_look = float("-inf")
+        self._pause = LOOK_SECONDS
+        self._sizes: tuple[float, list[NodeSize]] = (float("-inf"), [])
+        self._brought: set[str] = set()
+        self.version = ""
+        """Ray's version; empty as long as it has not said."""
+        self._session = ""
+
+    @property
+    def answers(self) -> bool:
+        """It did when it was last asked."""
+        return self._silent_since is None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long it has not answered; 0 if it does."""
+        return 0.0 if self._silent_since is None else max(1e-3, self._clock() - self._silent_since)
+
+    def words(self) -> str:
+        """``ok``, or since when and why not."""
+        return "ok" if self.answers else f"no answer for {self.silent_seconds:.0f} s: {self._why}"
+
+    async def look(self) -> None:
+        """Ask whether it is there, if that is due."""
+        if self._clock() < self._next_look:
+            return
+        try:
+            version = await self._api.version()
+        except (Unreachable, Refused) as error:
+            if self.answers:
+                self._silent_since = self._clock()
+                log.warning("Ray does not answer: %s", error)
+            self._why = str(error)
+            self._pause = min(LOOK_AT_MOST_SECONDS, self._pause * 1.5)
+        else:
+            if not self.answers:
+                log.info("Ray %s answers", version.ray_version)
+            self._silent_since = None
+            self._pause = LOOK_SECONDS
+            self.version = version.ray_version
+            if version.session != self._session:
+                # Another head: what was uploaded to the last one is gone.
+                self._session = version.session
+                self._brought.clear()
+        self._next_look = self._clock() + self._pause
+
+    async def job(self, run: str, attempt: int, missed: int) -> JobSeen | None:
+        """What Ray says about an attempt's job; None if it does not answer. ``missed``: looks in a row without it."""
+        if not self.answers:
+            return None
+        try:
+            job = await self._api.job(job_id(run, attempt))
+        except (Unreachable, Unauthorised) as error:
+            log.info("run %s: its job could not be looked at: %s", run, error)
+            return None
+        if job is None:
+            return JobSeen(found=False, looks_missed=missed + 1)
+        ours = all(job.metadata.get(name) == value for name, value in marks(run, attempt).items())
+        return JobSeen(True, ours, job.status, job.message)
+
+    async def bring(self, digest: str, file: Path) -> None:
+        """Have the code in Ray's store. Raises `Unreachable` or `Refused`."""
+        if digest in self._brought:
+            return
+        name = package_name(digest)
+        if not await self._api.package_exists(name):
+            try:
+                content = await asyncio.to_thread(file.read_bytes)
+            except OSError as error:
+                raise Refused(f"its code {file} cannot be read: {error.strerror}") from error
+            await self._api.upload_package(name, content)
+        self._brought.add(digest)
+
+    async def submit(self, job: Submission) -> None:
+        """Have the job in Ray, once. Raises `Unreachable` or `Refused`."""
+        runtime_env = {"working_dir": f"gcs://{package_name(job.package)}", "env_vars": job.environment}
+        await self._api.submit(job.job_id, job.entrypoint, runtime_env=runtime_env, metadata=job.metadata)
+
+    async def stop(self, job: str) -> None:
+        """Ask for a job's end; it comes later. Raises `Unreachable` or `Refused`."""
+        await self._api.stop(job)
+
+    async def sizes(self) -> list[NodeSize]:
+        """The nodes that are alive, with all that they have; empty if that is not known."""
+        at, sizes = self._sizes
+        if self._clock() - at < NODES_SECONDS:
+            return sizes
+        try:
+            nodes = await self._api.nodes()
+        except (Unreachable, Refused) as error:
+            log.info("the nodes are not known: %s", error)
+            return []
+        sizes = [NodeSize(_name(node), node.resources_total, node.labels) for node in nodes if node.alive]
+        self._sizes = (self._clock(), sizes)
+        return sizes
+
+
+def _name(node: RayNode) -> str:
+    """What people call it."""
+    return node.labels.get(NODE_NAME_LABEL) or node.node_name or node.node_id[:8]

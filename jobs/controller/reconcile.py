@@ -1,0 +1,228 @@
+"""Each tick: what is wanted, what Ray and the run's files say, and the next step. Everything here may be repeated.
+
+Nothing is done in Ray that is not on the disk first, and Ray is looked at before anything is done: killed at any point
+and started again, the controller goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jobs.controller.engine import Engine
+from jobs.controller.files import Report, RunFiles
+from jobs.controller.judge import Do, JobSeen, Seen, Step, judge
+from jobs.controller.packages import Packages
+from jobs.controller.record import Record, moved
+from jobs.controller.runs import Runs
+from jobs.controller.submission import submission
+from jobs.errors import RaydeckError, Refused, Unreachable
+from jobs.model import RunState
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+BUSY_TICK_SECONDS = 0.25
+"""While a run is on its way into or out of Ray."""
+CALM_LOOK_SECONDS = 5.0
+"""How often Ray is asked about a run whose own files say that it goes on."""
+AT_ONCE = 8
+"""Runs that are looked after at the same time: Ray's dashboard has others to serve."""
+TRIES = 5
+"""How often Ray may refuse a submission before the run has failed."""
+
+_ON_THE_WAY = frozenset({RunState.QUEUED, RunState.ADMITTED, RunState.SAVING, RunState.STOPPING})
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What was seen of a run before, by the controller's own clock (monotonic seconds)."""
+
+    job: JobSeen | None = None
+    looked_at: float = float("-inf")
+    report: Report = field(default_factory=Report)
+    report_changed_at: float = float("-inf")
+    outcome_since: float | None = None
+    refusals: int = 0
+    not_before: float = float("-inf")
+    """After a refusal: when to try again."""
+
+
+class Reconciler:
+    """Carries every run that has not ended towards what is wanted of it."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        engine: Engine,
+        files: RunFiles,
+        packages: Packages,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runs = runs
+        self._engine = engine
+        self._files = files
+        self._packages = packages
+        self._wall = wall
+        self._clock = clock
+        self._watches: dict[str, _Watch] = {}
+        self._tending: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Tick until cancelled. A tick that goes wrong is logged, and the next one tries again."""
+        try:
+            while True:
+                self._runs.changed.clear()
+                try:
+                    await self.tick()
+                except Exception:
+                    # The boundary of a worker: without its ticks the controller would be a liar.
+                    log.exception("a tick went wrong")
+                busy = any(record.run.state in _ON_THE_WAY or record.stop for record in self._runs.active())
+                with contextlib.suppress(asyncio.TimeoutError):
+                    wait = BUSY_TICK_SECONDS if busy and self._engine.answers else TICK_SECONDS
+                    await asyncio.wait_for(self._runs.changed.wait(), wait)
+        finally:
+            for task in self._tending.values():
+                task.cancel()
+            await asyncio.gather(*self._tending.values(), return_exceptions=True)
+
+    async def tick(self) -> None:
+        """Look after every active run once. One that takes long (a slow upload) goes on by itself."""
+        await self._engine.look()
+        records = self._runs.active()
+        self._watches = {record.id: self._watches.get(record.id) or _Watch() for record in records}
+        self._tending = {run: task for run, task in self._tending.items() if not task.done()}
+        for record in records:
+            if record.id not in self._tending:
+                task = asyncio.create_task(
+                    self._tend_safely(record, self._watches[record.id]), name=f"tend {record.id}"
+                )
+                self._tending[record.id] = task
+        if self._tending:
+            await asyncio.wait(self._tending.values(), timeout=TICK_SECONDS)
+
+    async def _tend_safely(self, record: Record, watch: _Watch) -> None:
+        async with self._slots:
+            try:
+                await self._tend(record, watch)
+            except RaydeckError as error:
+                log.warning("run %s: %s", record.id, error)
+            except Exception:
+                # The boundary of a worker: one run that goes wrong must not take the others along.
+                log.exception("run %s could not be looked after", record.id)
+
+    async def _tend(self, record: Record, watch: _Watch) -> None:
+        if record.run.state is not RunState.QUEUED:
+            await self._look(record, watch)
+        steps: list[Step] = []
+
+        def step(current: Record) -> Record:
+            steps.append(judge(current, self._seen(watch), self._wall()))
+            return steps[0].record
+
+        after = await self._runs.change(record.id, step)
+        if after is None:
+            return
+        do = steps[0].do
+        if after.run.state is not record.run.state:
+            log.info("run %s: %s → %s %s", record.id, record.run.state.value, after.run.state.value, after.run.reason)
+            if not after.run.state.ended:
+                self._runs.changed.set()
+        if do is Do.SUBMIT and self._clock() >= watch.not_before:
+            await self._submit(after, watch)
+        elif do is Do.STOP:
+            await self._stop(after, watch)
+
+    def _seen(self, watch: _Watch) -> Seen:
+        now = self._clock()
+        return Seen(
+            job=watch.job,
+            ray_silent_seconds=self._engine.silent_seconds,
+            status=watch.report.status,
+            status_age_seconds=now - watch.report_changed_at if watch.report.status is not None else 0.0,
+            outcome=watch.report.outcome,
+            outcome_age_seconds=0.0 if watch.outcome_since is None else now - watch.outcome_since,
+            unreadable=watch.report.unreadable,
+        )
+
+    async def _look(self, record: Record, watch: _Watch) -> None:
+        """Read the attempt's files, and ask Ray when that is due."""
+        attempt = record.run.attempt
+        if attempt is None:
+            return
+        if record.run.kind == "train" and record.run.state is not RunState.ADMITTED:
+            report = await self._files.report(record.launch.attempt_directory)
+            if report.status != watch.report.status or watch.report_changed_at == float("-inf"):
+                watch.report_changed_at = self._clock()
+            if report.outcome is not None and watch.outcome_since is None:
+                watch.outcome_since = self._clock()
+            watch.report = report
+        calm = record.run.state is RunState.RUNNING and record.stop is None and watch.report.outcome is None
+        if calm and watch.job is not None and self._clock() - watch.looked_at < CALM_LOOK_SECONDS:
+            return
+        missed = watch.job.looks_missed if watch.job is not None else 0
+        watch.job = await self._engine.job(record.id, attempt.number, missed)
+        watch.looked_at = self._clock()
+
+    async def _submit(self, record: Record, watch: _Watch) -> None:
+        """Bring the code to Ray, and the job. Written down before: from then on Ray may have it."""
+        try:
+            await self._engine.bring(record.package, self._packages.path(record.package))
+            posted_at = self._wall()
+            marked = await self._runs.change(
+                record.id, lambda now: now if now.stop else now.model_copy(update={"posted_at": posted_at})
+            )
+            if marked is None or marked.stop is not None:
+                return
+            await self._engine.submit(submission(marked))
+        except (Refused, Unreachable) as error:
+            await self._not_taken(record, watch, error)
+            return
+        watch.looked_at = float("-inf")
+        self._runs.changed.set()
+
+    async def _not_taken(self, record: Record, watch: _Watch, error: Refused | Unreachable) -> None:
+        watch.refusals += 1
+        watch.not_before = self._clock() + min(60.0, 2.0**watch.refusals)
+        sentence = f"Ray did not take its job: {error.sentence}"
+        log.warning("run %s: %s (try %d)", record.id, sentence, watch.refusals)
+        # A job that may have arrived all the same is no failed one: there the tries go on.
+        refused = isinstance(error, Refused)
+        state = RunState.FAILED if refused and watch.refusals >= TRIES else RunState.ADMITTED
+
+        def note(now: Record) -> Record:
+            if now.run.state is not RunState.ADMITTED:
+                return now
+            # A clear refusal leaves no doubt: Ray does not have it.
+            posted_at = None if refused else now.posted_at
+            return moved(now.model_copy(update={"posted_at": posted_at}), state, sentence, self._wall())
+
+        await self._runs.change(record.id, note)
+
+    async def _stop(self, record: Record, watch: _Watch) -> None:
+        attempt, stop = record.run.attempt, record.stop
+        assert attempt is not None
+        assert stop is not None
+        if stop.now and record.run.kind == "train":
+            try:
+                await self._files.ask_to_stop_now(record.launch.attempt_directory)
+            except Unreachable as error:
+                log.warning("run %s: its driver does not learn that it must stop at once: %s", record.id, error)
+        await self._engine.stop(attempt.job_id)
+        sent_at = self._wall()
+
+        def sent(now: Record) -> Record:
+            # A stop that became more urgent meanwhile has to be sent again.
+            if now.stop is None or now.stop.now != stop.now:
+                return now
+            return now.model_copy(update={"stop": now.stop.model_copy(update={"sent_at": sent_at})})
+
+        await self._runs.change(record.id, sent)
+        watch.looked_at = float("-inf")

@@ -1,0 +1,36 @@
+"""Owns the last word on a node: when its agent is gone, however it went, nothing of the attempt stays behind.
+
+``python -m jobs.gang.guard FOLDER NAME=VALUE…`` leaves its parent at once, waits until standard input closes (its other
+end is the agent's), then ends every process with those marks in its environment and removes the agent's folder. Ranks die
+with their parents anyway; this is for what they started in sessions of its own. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+
+from jobs.gang.processes import end, marked
+
+LIMIT_SECONDS = 30.0
+POLITE_SECONDS = 0.5
+
+
+def main(folder: str, marks: dict[str, str]) -> None:
+    """Wait for the agent's end, then sweep."""
+    # Ray ends the children of a worker it kills: leave the family first.
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 4096):
+        continue
+    end(lambda: marked(marks), POLITE_SECONDS, LIMIT_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], dict(argument.split("=", 1) for argument in sys.argv[2:]))

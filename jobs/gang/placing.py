@@ -1,0 +1,130 @@
+"""Owns what a gang asks of the cluster, and says in words what is missing: Ray itself says "pending" and no more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.model import Launch
+
+NODE_LABEL = "raydeck.io/node"
+"""Ray node label with the name that people know a node by; nodes without it go by their host name."""
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """A node that is alive: what it has, and what of that is free."""
+
+    node_id: str
+    name: str
+    address: str
+    total: Mapping[str, float]
+    """By Ray's resource name (``GPU``, ``CPU``, ``memory`` in bytes)."""
+    free: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def bundle(launch: Launch) -> dict[str, float]:
+    """What each node of the gang has to give, by Ray's resource names."""
+    wanted = {"GPU": launch.gpus_per_node, "CPU": launch.cpus_per_node, "memory": float(launch.memory_bytes_per_node)}
+    # An empty bundle is refused by Ray; a thousandth of a CPU stands for "any node".
+    return {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": 0.001}
+
+
+def selector(launch: Launch) -> dict[str, str]:
+    """The label selector of each bundle: the pool's labels, and none of the excluded nodes."""
+    chosen = dict(launch.node_labels)
+    if launch.excluded_node_ids:
+        chosen["ray.io/node-id"] = f"!in({','.join(launch.excluded_node_ids)})"
+    return chosen
+
+
+def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
+    """One sentence on why the gang cannot start now: wanted, and what each node has free, or why it cannot be used."""
+    wanted = bundle(launch)
+    able: list[str] = []
+    notes: list[str] = []
+    for room in sorted(rooms, key=lambda room: room.name):
+        note = _note(launch, wanted, room)
+        if note is None:
+            able.append(room.name)
+        else:
+            notes.append(f"{room.name} {note}")
+    need = f"needs {_count(launch.nodes, 'node')} with {_amounts(wanted)}{' each' if launch.nodes > 1 else ''}"
+    ready = f"{', '.join(able)} could take it" if able else "no node could take it now"
+    if len(able) >= launch.nodes:
+        # Ray places what fits within a moment, so this is only ever seen for one.
+        return f"{need}; {ready}"
+    ever = sum(_fits(wanted, room.total) and _usable(launch, room) is None for room in rooms)
+    verdict = ""
+    if ever < launch.nodes:
+        enough = {0: "no node is", 1: "only 1 node is"}.get(ever, f"only {ever} nodes are")
+        verdict = f"; this can never start here: {enough} large enough"
+    return "; ".join([need, ready, *notes]) + verdict
+
+
+def _note(launch: Launch, wanted: Mapping[str, float], room: NodeRoom) -> str | None:
+    if (reason := _usable(launch, room)) is not None:
+        return reason
+    for name, amount in wanted.items():
+        if room.total.get(name, 0.0) < amount:
+            has = room.total.get(name, 0.0)
+            return f"has {_amount(name, has)} in all" if has else f"has no {_unit(name)}"
+    for name, amount in wanted.items():
+        free = room.free.get(name, 0.0)
+        if free < amount:
+            return f"has {_amount(name, free)} of {_figure(name, room.total[name])} free"
+    return None
+
+
+def _usable(launch: Launch, room: NodeRoom) -> str | None:
+    if room.node_id in launch.excluded_node_ids:
+        return "is excluded (cordoned or suspected)"
+    for label, value in launch.node_labels.items():
+        if room.labels.get(label) != value:
+            return f"is not in the pool ({label}={value})"
+    return None
+
+
+def _fits(wanted: Mapping[str, float], has: Mapping[str, float]) -> bool:
+    return all(has.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _amounts(wanted: Mapping[str, float]) -> str:
+    return ", ".join(_amount(name, amount) for name, amount in wanted.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    if name == "memory":
+        return f"{_figure(name, amount)} GB of memory"
+    return f"{_figure(name, amount)} {name}{'' if amount == 1 else 's'}"
+
+
+def _figure(name: str, amount: float) -> str:
+    return f"{amount / _GB if name == 'memory' else amount:.4g}"
+
+
+def _unit(name: str) -> str:
+    return "memory to give" if name == "memory" else name
+
+
+def rooms(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]) -> list[NodeRoom]:
+    """Ray's own listing of nodes, and its free resources by node id, as values; dead nodes are left out."""
+    return [
+        NodeRoom(
+            node_id=str(node["NodeID"]),
+            name=str(node.get("Labels", {}).get(NODE_LABEL) or node.get("NodeManagerHostname") or node["NodeID"]),
+            address=str(node.get("NodeManagerAddress", "")),
+            total=dict(node.get("Resources", {})),
+            free=dict(free.get(str(node["NodeID"]), {})),
+            labels=dict(node.get("Labels", {})),
+        )
+        for node in nodes
+        if node.get("Alive")
+    ]

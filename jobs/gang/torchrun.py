@@ -1,0 +1,67 @@
+"""Owns torchrun on one node: runs it as it is, dies with the agent, and notes how each rank ended, at once.
+
+``python -m jobs.gang.torchrun FOLDER AGENT_PID FIRST_RANK RANKS [torchrun's own arguments…]``. torchrun itself tells of a
+failed rank only after it has ended all others, which takes up to 30 s; so each rank is also waited for here, without
+taking its exit status away. Notes are ``FOLDER/exit-R.json``: ``{"rank", "pid", "exit_code", "monotonic"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jobs.gang.rank import die_with_parent
+
+_LOOK_EVERY_SECONDS = 0.05
+
+
+def main(folder: Path, agent: int, first_rank: int, ranks: int, arguments: list[str]) -> int:
+    """Run torchrun's ``arguments``; gives its exit code."""
+    die_with_parent(agent)
+    (folder / "torchrun.pid").write_text(str(os.getpid()), encoding="ascii")
+    for rank in range(first_rank, first_rank + ranks):
+        threading.Thread(target=_watch, args=(folder, rank), name=f"rank-{rank}", daemon=True).start()
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    try:
+        run(parse_args(arguments))
+    except ChildFailedError as error:
+        for rank, failure in error.failures.items():
+            _note(folder, int(rank), failure.pid, failure.exitcode)
+        return 1
+    return 0
+
+
+def _watch(folder: Path, rank: int) -> None:
+    note = folder / f"rank-{rank}.json"
+    while not note.exists():
+        time.sleep(_LOOK_EVERY_SECONDS)
+    pid = int(json.loads(note.read_text(encoding="utf-8"))["pid"])
+    try:
+        ended: Any = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        # torchrun took the status first; its own report comes when it ends.
+        return
+    _note(folder, rank, pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+
+def _note(folder: Path, rank: int, pid: int, exit_code: int) -> None:
+    target = folder / f"exit-{rank}.json"
+    if target.exists():
+        return
+    # The monotonic clock is the node's: the agent turns it into an age, which holds on any machine.
+    note = {"rank": rank, "pid": pid, "exit_code": exit_code, "monotonic": time.monotonic()}
+    partial = folder / f"exit-{rank}.{threading.get_ident()}.partial"
+    partial.write_text(json.dumps(note), encoding="utf-8")
+    partial.rename(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]))

@@ -1,0 +1,204 @@
+"""A small character language model, trained by all ranks together: the sample that shows a run from start to resume.
+
+Any GPU or none: NCCL where there are GPUs, gloo elsewhere. The settings are the workflow's ``training`` section; what this
+script adds to it stands under ``training.parameters``: ``steps``, ``pause_seconds`` (after each step, so that a machine
+which simulates a cluster keeps some room), ``fail_at_step`` and ``fail_rank`` (to see what a failure looks like).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import jobs
+from jobs import checkpoint
+
+TEXT = Path(__file__).with_name("operations.txt")
+CONTEXT = 64
+WIDTH = 64
+HEADS = 4
+LAYERS = 2
+WARM_UP_STEPS = 20
+REPORT_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What this run is asked for."""
+
+    steps: int
+    batch_size: int
+    """Sequences in one step, over all ranks."""
+    learning_rate: float
+    checkpoint_interval: int
+    pause_seconds: float
+    seed: int
+    fail_at_step: int | None
+    fail_rank: int
+
+
+class Block(nn.Module):
+    """Attention to what came before, then two layers; both beside the straight path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_attention, self.norm_layers = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.to_heads, self.from_heads = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        heads = self.to_heads(self.norm_attention(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.from_heads(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.layers(self.norm_layers(x))
+
+
+class LanguageModel(nn.Module):
+    """Which character comes next, from up to 64 before it."""
+
+    def __init__(self, characters: int) -> None:
+        super().__init__()
+        self.character = nn.Embedding(characters, WIDTH)
+        self.place = nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, characters)
+
+    def forward(self, text: Tensor, following: Tensor) -> Tensor:
+        """The mean loss of guessing ``following`` from ``text``, both (batch, length) of character numbers."""
+        x = self.character(text) + self.place(torch.arange(text.shape[1], device=text.device))
+        guess = self.head(self.norm(self.blocks(x)))
+        return functional.cross_entropy(guess.flatten(0, 1), following.flatten())
+
+
+def read_settings() -> Settings:
+    """The workflow's settings; arguments go before them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--pause-seconds", type=float)
+    arguments = parser.parse_args()
+    training = jobs.config()
+    parameters: dict[str, Any] = training.get("parameters") or {}
+    fail_at_step = parameters.get("fail_at_step")
+    return Settings(
+        steps=int(arguments.steps or parameters.get("steps") or 2000),
+        batch_size=int(training.get("batch_size") or 32),
+        learning_rate=float(training.get("learning_rate") or 3e-3),
+        checkpoint_interval=int(training.get("checkpoint_interval_steps") or 0),
+        pause_seconds=float(arguments.pause_seconds or parameters.get("pause_seconds") or 0.0),
+        seed=int(training.get("seed") or 1),
+        fail_at_step=None if fail_at_step is None else int(fail_at_step),
+        fail_rank=int(parameters.get("fail_rank") or 0),
+    )
+
+
+def pick(text: Tensor, sequences: int, step: int, rank: int, seed: int) -> Tensor:
+    """This rank's share of a step: which text it is depends on these numbers alone, so a resumed run goes on the same."""
+    generator = torch.Generator().manual_seed(hash((seed, step, rank)) % 2**63)
+    starts = torch.randint(len(text) - CONTEXT - 1, (sequences,), generator=generator)
+    return torch.stack([text[start : start + CONTEXT + 1] for start in starts.tolist()])
+
+
+def save(run_directory: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write the checkpoint of a step, complete or not at all."""
+    draft = checkpoint.begin(run_directory, step)
+    torch.save(model.state_dict(), draft.path / "model.pt")
+    torch.save(optimizer.state_dict(), draft.path / "optimizer.pt")
+    kept = checkpoint.finish(draft)
+    print(f"saved the checkpoint of step {step}: {kept.size_bytes} bytes in {kept.seconds:.2f} s")
+
+
+def resume(run_directory: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, device: Any) -> None:
+    """Take up the state of a step."""
+    folder = checkpoint.folder(run_directory, step)
+    model.load_state_dict(torch.load(folder / "model.pt", map_location=device, weights_only=True))
+    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
+    print(f"resumed from the checkpoint of step {step}")
+
+
+def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> None:
+    """From the first step, or the one after the checkpoint, to the last one or the one where all agree to stop."""
+    raw = TEXT.read_text(encoding="ascii")
+    characters = sorted(set(raw))
+    number = {character: index for index, character in enumerate(characters)}
+    text = torch.tensor([number[character] for character in raw])
+
+    torch.manual_seed(settings.seed)
+    model = LanguageModel(len(characters)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
+    run_directory = os.environ.get("RAYDECK_RUN_DIR", "")
+    first = int(os.environ.get("RAYDECK_RESUME_STEP") or 0)
+    if first:
+        resume(run_directory, first, model, optimizer, device)
+    parallel = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    sequences = max(1, settings.batch_size // ranks)
+    told, tokens = time.monotonic(), 0
+    if rank == 0:
+        size = sum(parameter.numel() for parameter in model.parameters())
+        print(f"{size:,} parameters, {len(raw):,} characters of text, {ranks} ranks on {device.type}")
+
+    for step in range(first + 1, settings.steps + 1):
+        if step == settings.fail_at_step and rank == settings.fail_rank % ranks:
+            raise RuntimeError(f"this rank was told to fail at step {step} (training.parameters.fail_at_step)")
+        batch = pick(text, sequences, step, rank, settings.seed).to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, step / WARM_UP_STEPS)
+        optimizer.zero_grad(set_to_none=True)
+        loss = parallel(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+        # One small exchange: the mean loss, and whether anybody was asked to stop, so that all leave at the same step.
+        shared = torch.tensor([float(loss.detach()), float(jobs.stopping())], device=device)
+        dist.all_reduce(shared)
+        mean, stop = float(shared[0]) / ranks, float(shared[1]) > 0
+        tokens += sequences * CONTEXT * ranks
+        last = stop or step == settings.steps
+        now = time.monotonic()
+        if last or step == first + 1 or now - told >= REPORT_EVERY_SECONDS:
+            rate = tokens / (now - told)
+            jobs.report(step=step, loss=mean, tokens_per_second=rate)
+            print(f"step {step} loss {float(loss.detach()):.4f} of {mean:.4f}, {rate:,.0f} tokens a second", flush=True)
+            told, tokens = now, 0
+        interval = settings.checkpoint_interval
+        if run_directory and rank == 0 and (last or (interval and step % interval == 0)):
+            save(run_directory, step, model, optimizer)
+        if stop:
+            print(f"asked to stop: leaving after step {step}")
+            break
+        if not math.isfinite(mean):
+            raise ArithmeticError(f"the loss is {mean} at step {step}")
+        time.sleep(settings.pause_seconds)
+    # Rank 0 may still be saving; who left before it would break its connections.
+    dist.barrier()
+
+
+def main() -> None:
+    """Join the others, train, leave."""
+    jobs.stopping()  # from here on a request to stop is noted, not obeyed at once
+    torch.set_num_threads(1)
+    gpus = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpus else "gloo")
+    train(read_settings(), dist.get_rank(), dist.get_world_size(), device)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

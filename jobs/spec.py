@@ -1,0 +1,398 @@
+"""What a workflow file and a cluster file may say: every field, its meaning and its default, in one place.
+
+Unknown keys are refused. `jobs.load` reads the files and says where in them a mistake stands; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from jobs.errors import Refused
+from jobs.values import (
+    AbsolutePath,
+    Address,
+    Command,
+    Count,
+    CountOrNone,
+    EnvValue,
+    Folder,
+    Host,
+    Label,
+    Login,
+    Name,
+    NetworkText,
+    Pool,
+    Ports,
+    Priority,
+    QueueName,
+    Seconds,
+    ShippedFolder,
+    Text,
+    VariableName,
+    Written,
+    is_plaintext_secret,
+    unreferenced_fault,
+)
+
+OVERLAYS = ("dev", "test", "prod")
+
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead to a value in a file."""
+
+
+class Section(BaseModel):
+    """A mapping in a file. Values keep their YAML types: a text never turns into a number by itself."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Resources(Section):
+    """What each run of the workflow holds while it runs."""
+
+    nodes: Count = 1
+    accelerators_per_node: CountOrNone = 0
+    cpu_cores_per_node: CountOrNone = 1
+    memory_gb_per_node: Annotated[float, Field(ge=0, le=1_000_000)] = 0.0
+    """0 asks for none in particular."""
+
+    @property
+    def accelerators(self) -> int:
+        """In all, over all nodes."""
+        return self.nodes * self.accelerators_per_node
+
+
+class Training(Section):
+    """How the training goes; the whole section is handed to the script as JSON in ``RAYDECK_CONFIG``."""
+
+    processes_per_node: Count | None = None
+    """Ranks on each node; by default one for each accelerator, or one."""
+    batch_size: Count | None = None
+    checkpoint_interval_steps: CountOrNone = 0
+    """Steps between two checkpoints; 0 leaves it to the script."""
+    max_retry: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How many more attempts a failed run gets."""
+    epochs: Count | None = None
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    parallel: Text = ""
+    """How the model is spread, such as ``ddp`` or ``fsdp``; the script reads it."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """Anything else for the script."""
+
+
+class Storage(Section):
+    """Where a run reads and writes, on storage that all its nodes mount."""
+
+    data_root: Folder = ""
+    """A relative one lies under the cluster's ``dataset_path``."""
+    output_root: Folder = ""
+    """A relative one lies under the cluster's ``output_path``; a run writes to ``<output_root>/<workflow>/<run>``."""
+
+
+class RunObservability(Section):
+    """How much a run tells of itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    metrics_interval_seconds: Annotated[float, Field(gt=0, le=86400)] = 30.0
+
+
+class Data(Section):
+    """Which data the run trains on."""
+
+    version: Written = ""
+    """Part of the release: the same code on other data is another release."""
+    manifest: Folder = ""
+    """A file of sizes and digests under ``data_root``."""
+
+
+class Checkpoints(Section):
+    """Which complete checkpoints are kept."""
+
+    keep_last: Count | None = None
+    """The newest so many; all of them if not given."""
+    keep_every: Count | None = None
+    """And beside those every so many steps."""
+
+
+class Workflow(Section):
+    """A workflow file, below its key ``workflow``."""
+
+    name: Name
+    kind: Literal["train", "ray"] = "train"
+    """``train`` is run by torchrun on each node; ``ray`` is any Ray entrypoint."""
+    entrypoint: Command = Field(default_factory=list)
+    """``train``: the script and its arguments; ``ray``: the command. A command line, or a list."""
+    train_script: Text = ""
+    """``train`` without an entrypoint: the script; ``train.py`` if this is not given either."""
+    code: ShippedFolder = "."
+    """The folder that is shipped, relative to the file."""
+    image: Text = ""
+    """The container image that the run's processes start in; empty uses the nodes as they are."""
+    env: dict[VariableName, EnvValue] = Field(default_factory=dict)
+    """Environment variables; secrets only as ``${env:NAME}`` or ``${file:PATH}``, resolved on the node."""
+    queue: QueueName | None = None
+    """Where the run waits; the cluster's default queue if not given."""
+    priority: Priority = "normal"
+    """``low``, ``normal``, ``high``, or a number; a higher one goes first."""
+    pool: Pool = Field(default_factory=dict)
+    """Labels that each node must carry; a bare word stands for the label ``pool``."""
+    max_duration: Seconds | None = None
+    """A run that takes longer is stopped."""
+    start_timeout: Seconds = 600.0
+    """How long the gang may take to be placed and started."""
+    silence_timeout: Seconds | None = None
+    """A run that says nothing for so long counts as hung."""
+    stop_grace: Seconds = 30.0
+    """How long the gang may take to save and leave after it was asked to."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    resources: Resources = Resources()
+    training: Training = Training()
+    storage: Storage = Storage()
+    observability: RunObservability = RunObservability()
+    data: Data = Data()
+    checkpoints: Checkpoints = Checkpoints()
+
+    @property
+    def script(self) -> list[str]:
+        """The entrypoint and its arguments, relative to the code folder."""
+        return list(self.entrypoint) or [self.train_script or "train.py"]
+
+    @property
+    def processes_per_node(self) -> int:
+        """Ranks on each node, with the default worked out."""
+        return self.training.processes_per_node or max(1, self.resources.accelerators_per_node)
+
+
+NOT_BUILT = {
+    "sweep": "sweep is not supported by this version",
+    "serve": "serve is not supported by this version",
+}
+"""Keys of a workflow that have a meaning, and none yet in this version."""
+
+
+class ControlNode(Section):
+    """A machine that runs the cluster's head or its services."""
+
+    host: Host
+    role: Text = "scheduler"
+    metadata_store: AbsolutePath = ""
+    """Where the controller keeps its journal and its socket, outside Ray's session folder."""
+
+
+class WorkerNode(Section):
+    """A machine that runs work."""
+
+    host: Host
+    accelerators: CountOrNone = 0
+    cpu: CountOrNone | None = None
+    memory_gb: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    labels: dict[str, Label] = Field(default_factory=dict)
+
+
+class Network(Section):
+    """What the nodes need of the network."""
+
+    internal_network: NetworkText | None = None
+    """The network in which the nodes talk to each other, such as ``10.0.0.0/24``."""
+    required_ports: list[Ports] = Field(default_factory=list)
+    """Ports, or ranges ``a-b``, that nodes must reach on each other."""
+    tls_enabled: bool = False
+
+
+class Paths(Section):
+    """Where things lie on the nodes."""
+
+    dataset_path: AbsolutePath = ""
+    model_path: AbsolutePath = ""
+    output_path: AbsolutePath = ""
+    log_path: AbsolutePath = ""
+    cache_path: AbsolutePath = ""
+
+
+class Queue(Section):
+    """Where runs wait, and what they may hold together."""
+
+    name: QueueName
+    max_accelerators: CountOrNone | None = None
+    """The most accelerators that the queue's runs hold at once; no quota if not given."""
+    priority: Priority = "normal"
+    """Between runs of the same priority, the queue's decides."""
+
+
+class Limits(Section):
+    """What keeps a flood of runs from hurting the cluster."""
+
+    max_active_runs: Count = 100
+    """Each active run has a driver process on the head."""
+    max_queued_runs: Count = 10_000
+
+
+class Scheduler(Section):
+    """The queues of the cluster."""
+
+    default_queue: QueueName = "default"
+    """It need not be among ``queues``: then it is a queue without a quota."""
+    queues: list[Queue] = Field(default_factory=list)
+    limits: Limits = Limits()
+
+    def queue(self, name: str | None) -> Queue | None:
+        """The queue of this name (none: the default queue), or None where there is no such queue."""
+        wanted = name or self.default_queue
+        for queue in self.queues:
+            if queue.name == wanted:
+                return queue
+        return Queue(name=wanted) if wanted == self.default_queue else None
+
+
+class ClusterObservability(Section):
+    """What is watched on the cluster."""
+
+    metrics_enabled: bool = True
+    log_collection_enabled: bool = True
+    health_check_interval_seconds: Annotated[float, Field(gt=0, le=86400)] = 15.0
+    alert_on_failure: bool = True
+
+
+class Roles(Section):
+    """Who may do what: users of the operating system on the head, and ``@group`` for their groups."""
+
+    admins: list[Login] = Field(default_factory=list)
+    operators: list[Login] = Field(default_factory=list)
+    submitters: list[Login] = Field(default_factory=list)
+    viewers: list[Login] = Field(default_factory=list)
+
+
+class Ssh(Section):
+    """How nodes are reached; what is not given comes from the operator's own SSH settings."""
+
+    user: Login | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity_file: Text | None = None
+    jump: Text | None = None
+    """Jump hosts as OpenSSH writes them: ``user@host:port``, several with commas."""
+    known_hosts: Text | None = None
+    config: Text | None = None
+    """An OpenSSH client configuration to read instead of ``~/.ssh/config``."""
+
+
+class Access(Section):
+    """How the cluster is reached from outside."""
+
+    ssh: Ssh = Ssh()
+    dashboard: Address = "http://127.0.0.1:8265"
+    """Ray's dashboard, as the head itself reaches it."""
+    python: Text = "python3"
+    """The interpreter on the nodes that has Ray."""
+
+
+class Cluster(Section):
+    """A cluster file, below its key ``cluster``."""
+
+    name: QueueName
+    control_nodes: Annotated[list[ControlNode], Field(min_length=1)]
+    """The first one is the head."""
+    worker_nodes: list[WorkerNode] = Field(default_factory=list)
+    network: Network = Network()
+    storage: Paths = Paths()
+    scheduler: Scheduler = Scheduler()
+    observability: ClusterObservability = ClusterObservability()
+    roles: Roles = Roles()
+    access: Access = Access()
+
+    @property
+    def head(self) -> ControlNode:
+        """The machine with Ray's head, the dashboard and the controller."""
+        return self.control_nodes[0]
+
+
+class Roots(NamedTuple):
+    """A run's folders, absolute."""
+
+    data_root: str
+    """Empty where the workflow names none and the cluster has no ``dataset_path``."""
+    output_root: str
+
+
+def resolve_roots(workflow: Workflow, cluster: Cluster | None) -> Roots:
+    """The workflow's storage folders, relative ones laid under the cluster's.
+
+    Raises `Refused` where an absolute path cannot be made.
+    """
+    paths = cluster.storage if cluster else Paths()
+    data = _under(paths.dataset_path, workflow.storage.data_root, "data_root", "dataset_path")
+    output = _under(paths.output_path, workflow.storage.output_root, "output_root", "output_path")
+    if not output:
+        raise Refused(
+            f"workflow {workflow.name} says nowhere where to write",
+            "Give it a storage.output_root, or the cluster file a storage.output_path",
+        )
+    return Roots(data, output)
+
+
+def _under(base: str, path: str, field: str, base_field: str) -> str:
+    if path and not path.startswith("/") and not base:
+        raise Refused(
+            f"storage.{field} {path!r} is relative, and the cluster file has no storage.{base_field} to lay it under",
+            f"Write an absolute path, or give the cluster file a storage.{base_field}",
+        )
+    joined = posixpath.join(base, path)
+    return posixpath.normpath(joined) if joined else ""
+
+
+def workflow_contradictions(workflow: Workflow) -> Iterator[tuple[Place, str]]:
+    """What each field allows and all of them together do not: the place of the mistake, and a sentence."""
+    if workflow.kind == "ray" and not workflow.entrypoint:
+        yield ("kind",), "a workflow of kind ray needs an entrypoint"
+    if workflow.train_script and workflow.kind == "ray":
+        yield ("train_script",), "train_script is for kind train; use entrypoint"
+    elif workflow.train_script and workflow.entrypoint:
+        yield ("train_script",), "give either entrypoint or train_script, not both"
+    if workflow.kind == "train":
+        place: Place = ("entrypoint",) if workflow.entrypoint else ("train_script",)
+        script = workflow.script[0]
+        if re.fullmatch(r"(?:.*/)?(?:python[0-9.]*|torchrun|accelerate|deepspeed)", script):
+            yield place, "name the script itself, with its arguments; raydeck starts it with torchrun on each node"
+        elif script.startswith(("/", "~")) or ".." in script.split("/"):
+            yield place, "the script must lie in the code folder"
+    for place, text in _texts(workflow.training.parameters, ("training", "parameters")):
+        fault = unreferenced_fault(text)
+        if fault:
+            yield place, f"{place[-1]} {fault}"
+
+
+def env_faults(env: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
+    """Names and values that a workflow's ``env`` must not have. The sentences never repeat a value."""
+    for name, value in env.items():
+        if name.upper().startswith("RAYDECK_"):
+            yield ("env", name), "names that begin with RAYDECK_ are raydeck's own"
+        elif is_plaintext_secret(name, value):
+            yield ("env", name), f"{name} looks like a secret in plain text; write ${{env:{name}}} or ${{file:/PATH}}"
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(inner, (*place, name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*place, index))
+
+
+def cluster_contradictions(cluster: Cluster) -> Iterator[tuple[Place, str]]:
+    """The same for a cluster file."""
+    seen: set[str] = set()
+    for index, node in enumerate(cluster.worker_nodes):
+        if node.host in seen:
+            yield ("worker_nodes", index, "host"), f"{node.host} is among the worker nodes already"
+        seen.add(node.host)
+    names: set[str] = set()
+    for index, queue in enumerate(cluster.scheduler.queues):
+        if queue.name in names:
+            yield ("scheduler", "queues", index, "name"), f"there is a queue {queue.name} already"
+        names.add(queue.name)

@@ -1,0 +1,505 @@
+"""Starts, asks and stops the controller on a cluster's head. It travels there as source and runs on the head's python3.
+
+Standard library only, and nothing newer than Python 3.8, since it runs before anything of ours is there. Sent over SSH
+as ``python3 -I -S -u -c BOOT`` with `start_argv_and_input`'s bytes on stdin; or called here, with `carry_out`.
+
+It answers with one line of JSON: ``event`` (``started``, ``running``, ``stopped`` or ``failed``), ``pid``, ``socket``,
+``digest`` (of the code that runs), ``offered`` (of the code that was sent), ``supervised_by``, ``reason``, ``hint``.
+Everything may be repeated: starting what runs, and stopping what does not, is no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO
+
+BOOT = (
+    "import sys,json,types,zlib;i=sys.stdin.buffer;h=json.loads(i.readline());"
+    "m=sys.modules['raydeck_starter']=types.ModuleType('raydeck_starter');m.HEADER=h;m.STREAM=i;"
+    "exec(compile(zlib.decompress(i.read(h['source'])),'raydeck-starter','exec'),m.__dict__)"
+)
+"""A module of that name exists, since dataclasses look themselves up in it."""
+COMMANDS = ("start", "status", "stop", "restart")
+NEEDED = ("aiohttp", "pydantic", "yaml")
+"""What the controller imports beyond the standard library; ``ray[default]`` brings all of it."""
+ARCHIVES_KEPT = 3
+LOCK_NAME = "controller.lock"
+SOCKET_NAME = "controller.sock"
+OUTPUT_NAME = "controller.out"
+ASK_SECONDS = 3.0
+PASSED_ON = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a controller is to be started, asked or stopped."""
+
+    store: str
+    """Its folder on the head, absolute (``~/`` is the user's home); made if it is not there."""
+    dashboard: str = "http://127.0.0.1:8265"
+    """Ray's dashboard, as the head reaches it."""
+    python: str = ""
+    """The interpreter to run it with; empty or ``python3``: the one that Ray on this machine runs with."""
+    cluster_text: str = ""
+    """The cluster file; it is kept in the store, for the controller to read. Empty leaves the one that is there."""
+    start_seconds: float = 30.0
+    """How long it may take until it answers."""
+    stop_seconds: float = 30.0
+    """How long it may take to leave by itself before it is killed."""
+    supervisor: str = "auto"
+    """``auto``: systemd where it can keep a unit running after logout; ``none``: a plain process."""
+
+
+@dataclass
+class Answer:
+    """What came of it."""
+
+    event: str
+    """``started``, ``running``, ``stopped`` or ``failed``."""
+    pid: int | None = None
+    socket: str = ""
+    digest: str = ""
+    offered: str = ""
+    supervised_by: str = ""
+    reason: str = ""
+    hint: str = ""
+
+
+class Failed(Exception):
+    """It cannot be done; a sentence, and what to do about it."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+def start_argv_and_input(
+    command: str, options: Options, archive: tuple[str, bytes] | None = None
+) -> tuple[list[str], bytes]:
+    """What to run on the head, and what to write to its standard input.
+
+    ``archive`` is the controller's code, its digest and its zip; ``start`` and ``restart`` need it. The first word is
+    the head's ``python3``; over SSH the list is to be quoted as a whole.
+    """
+    import pkgutil  # here only: on the head this file is no package
+
+    source = pkgutil.get_data("jobs", "starter.py")
+    assert source is not None
+    packed = zlib.compress(source, 9)
+    digest, body = archive or ("", b"")
+    header = {"command": command, "options": asdict(options), "source": len(packed), "digest": digest}
+    header["archive"] = len(body)
+    return ["python3", "-I", "-S", "-u", "-c", BOOT], json.dumps(header).encode() + b"\n" + packed + body
+
+
+def carry_out(command: str, options: Options, archive: tuple[str, bytes] | None = None) -> Answer:
+    """Do it on this machine. Never raises for what can go wrong there: that is an `Answer` of ``failed``."""
+    store = os.path.abspath(os.path.expanduser(options.store))
+    try:
+        if command == "status":
+            return _status(store)
+        if command == "stop":
+            return _stop(store, options.stop_seconds)
+        if command not in COMMANDS or archive is None:
+            raise Failed(f"the starter was asked for {command!r}, which it does not know or lacks the code for")
+        if command == "restart":
+            stopped = _stop(store, options.stop_seconds)
+            if stopped.event == "failed":
+                return stopped
+        return _start(store, options, *archive)
+    except Failed as error:
+        return Answer("failed", offered=archive[0] if archive else "", reason=error.reason, hint=error.hint)
+    except OSError as error:
+        return Answer("failed", reason=f"{error.filename or store}: {error.strerror or error}")
+
+
+# --- who runs -----------------------------------------------------------------------------------------------------
+
+
+def _holder(store: str) -> dict[str, Any] | None:
+    """What the controller that holds the store's lock wrote there; None if nobody holds it."""
+    try:
+        file = os.open(os.path.join(store, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # Held for an instant; a controller that starts right now tries for longer than that.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with os.fdopen(os.dup(file), "rb") as stream:
+            try:
+                facts = json.loads(stream.read())
+            except ValueError:
+                facts = {}
+        return facts if isinstance(facts, dict) else {}
+    finally:
+        os.close(file)
+    return None
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, limit: float) -> None:
+        super().__init__("controller", timeout=limit)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _ask(store: str) -> dict[str, Any]:
+    """The running controller's own status. Raises `OSError` or `ValueError` if it does not answer."""
+    connection = _UnixConnection(os.path.join(store, SOCKET_NAME), ASK_SECONDS)
+    try:
+        connection.request("GET", "/v1/status")
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        if answer.status != 200 or not isinstance(body, dict):
+            raise ValueError(f"status {answer.status}")
+        return body
+    except http.client.HTTPException as error:
+        raise ValueError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def _status(store: str) -> Answer:
+    holder = _holder(store)
+    if holder is None:
+        return Answer("stopped", reason=f"no controller serves {store}")
+    answer = Answer(
+        "running",
+        pid=holder.get("pid"),
+        socket=os.path.join(store, SOCKET_NAME),
+        digest=str(holder.get("digest", "")),
+        supervised_by=str(holder.get("supervised_by", "none")),
+    )
+    try:
+        answer.digest = str(_ask(store).get("code_digest", answer.digest))
+    except (OSError, ValueError) as error:
+        answer.reason = f"the controller (process {answer.pid}) runs, but does not answer: {error}"
+    return answer
+
+
+# --- start --------------------------------------------------------------------------------------------------------
+
+
+def _start(store: str, options: Options, digest: str, body: bytes) -> Answer:
+    running = _status(store)
+    if running.event == "running":
+        running.offered = digest
+        if not running.reason and running.digest != digest:
+            running.reason = f"it runs other code than yours: {running.digest[:12]} instead of {digest[:12]}"
+            running.hint = "A restart takes yours"
+        return running
+    # Others may pass through to the socket, and see nothing else.
+    os.makedirs(store, mode=0o711, exist_ok=True)
+    archive = _keep_archive(store, digest, body)
+    if options.cluster_text:
+        _write(os.path.join(store, "cluster.yaml"), options.cluster_text.encode(), 0o644)
+    python = _find_python(options)
+    arguments = [python, "-m", "jobs.controller", "--store", store, "--dashboard", options.dashboard]
+    if os.path.exists(os.path.join(store, "cluster.yaml")):
+        arguments += ["--cluster", os.path.join(store, "cluster.yaml")]
+    manager = _manager() if options.supervisor == "auto" else None
+    arguments += ["--supervised-by", "none" if manager is None else "systemd"]
+    if manager is not None:
+        _start_unit(manager, store, archive, arguments)
+        return _wait_until_it_answers(store, digest, options.start_seconds, None)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONPATH"] = archive
+    with open(os.path.join(store, OUTPUT_NAME), "wb") as output:
+        child = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=store,
+            env=environment,
+            start_new_session=True,  # a session of its own: it stays when the login that started it goes
+        )
+    return _wait_until_it_answers(store, digest, options.start_seconds, child)
+
+
+def _wait_until_it_answers(store: str, digest: str, limit: float, child: subprocess.Popen[bytes] | None) -> Answer:
+    deadline = time.monotonic() + limit
+    while True:
+        ended = child is not None and child.poll() is not None
+        try:
+            found = _ask(store)
+        except (OSError, ValueError) as error:
+            why = str(error)
+        else:
+            ours = child is None or found.get("pid") == child.pid
+            return Answer(
+                "started" if ours else "running",
+                pid=found.get("pid"),
+                socket=os.path.join(store, SOCKET_NAME),
+                digest=str(found.get("code_digest", "")),
+                offered=digest,
+                supervised_by=str(found.get("supervised_by", "")),
+                reason="" if ours else "somebody else started one at the same moment",
+            )
+        if ended:
+            raise Failed(
+                "the controller ended at once: {}".format(_last_words(store) or "it said nothing"),
+                f"Its output is in {os.path.join(store, OUTPUT_NAME)}",
+            )
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.05)
+    if child is not None:
+        _end(child.pid)
+        child.wait(5)
+    raise Failed(
+        "the controller did not answer within {:.0f} s ({}): {}".format(
+            limit, why, _last_words(store) or "it said nothing"
+        ),
+        f"Its output is in {os.path.join(store, OUTPUT_NAME)}",
+    )
+
+
+def _last_words(store: str) -> str:
+    """The last line that it wrote."""
+    try:
+        with open(os.path.join(store, OUTPUT_NAME), "rb") as file:
+            lines = file.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
+
+
+def _write(path: str, body: bytes, mode: int) -> None:
+    """The whole file or none of it."""
+    file, name = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".incoming-")
+    try:
+        with os.fdopen(file, "wb") as out:
+            out.write(body)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _keep_archive(store: str, digest: str, body: bytes) -> str:
+    """The code under its digest, as a path; the oldest others go."""
+    if not digest or not all(letter in "0123456789abcdef" for letter in digest):
+        raise Failed(f"{digest!r} is no digest of the controller's code")
+    folder = os.path.join(store, "code")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, digest + ".zip")
+    _write(path, body, 0o600)
+    others = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".zip")]
+    others.sort(key=os.path.getmtime, reverse=True)
+    for old in others[ARCHIVES_KEPT:]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(old)
+    return path
+
+
+# --- which Python -------------------------------------------------------------------------------------------------
+
+
+def _find_python(options: Options) -> str:
+    """An interpreter that can run the controller. Raises `Failed`, with what each lacked."""
+    named = options.python if options.python not in ("", "python3") else ""
+    found = [named] if named else list(dict.fromkeys([*_pythons_of_ray(options.dashboard), "python3", sys.executable]))
+    lacks: list[str] = []
+    for candidate in found:
+        path = shutil.which(os.path.expanduser(candidate)) if candidate else None
+        lack = "it is not there" if path is None else _lack(path)
+        if path is not None and not lack:
+            return path
+        lacks.append(f"{candidate}: {lack}")
+    raise Failed(
+        "no Python here can run the controller ({})".format("; ".join(lacks)),
+        "Name the one that Ray runs with, as cluster.access.python",
+    )
+
+
+def _lack(python: str) -> str:
+    """What this interpreter lacks; empty if nothing."""
+    test = "import sys\nassert sys.version_info >= (3, 10), 'it is older than Python 3.10'\nimport {}".format(
+        ", ".join(NEEDED)
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        done = subprocess.run([python, "-c", test], capture_output=True, timeout=30, env=environment, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return "" if done.returncode == 0 else lines[-1].split(": ", 1)[-1] if lines else "it cannot be run"
+
+
+def _pythons_of_ray(dashboard: str) -> Iterator[str]:
+    """The interpreters that Ray's processes on this machine run with; the one of this dashboard first."""
+    port = "--port=" + dashboard.rsplit(":", 1)[-1].strip("/")
+    exact: list[str] = []
+    others: list[str] = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                words = file.read(65536).decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        if len(words) > 2 and any(word.endswith("/ray/dashboard/dashboard.py") for word in words[1:4]):
+            (exact if port in words else others).append(words[0])
+        elif words[0].endswith("/raylet"):
+            command = [word.split("=", 1)[1] for word in words if word.startswith("--python_worker_command=")]
+            others.extend(part.split()[0] for part in command if part.strip())
+    yield from exact
+    yield from others
+
+
+# --- systemd ------------------------------------------------------------------------------------------------------
+
+
+def _manager() -> list[str] | None:
+    """The words that reach a systemd that keeps a unit running after this login ends; None if there is none."""
+    if not os.path.isdir("/run/systemd/system") or shutil.which("systemd-run") is None:
+        return None
+    words: list[str] = [] if os.getuid() == 0 else ["--user"]
+    if words and not os.path.exists(os.path.join("/var/lib/systemd/linger", getpass.getuser())):
+        return None  # the user's systemd would end with the last login, and the controller with it
+    return words if _systemctl(words, "show-environment") else None
+
+
+def _systemctl(manager: list[str], *words: str) -> bool:
+    try:
+        done = subprocess.run(["systemctl", *manager, *words], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _unit(store: str) -> str:
+    return f"raydeck-controller-{hashlib.sha256(store.encode()).hexdigest()[:8]}.service"
+
+
+def unit_command(
+    manager: list[str], store: str, archive: str, arguments: list[str], environment: Mapping[str, str]
+) -> list[str]:
+    """The call that starts the controller as a transient unit, started again if it is killed."""
+    output = os.path.join(store, OUTPUT_NAME)
+    settings = [
+        "Restart=on-failure",
+        "RestartSec=2",
+        "RestartPreventExitStatus=1",  # refused: the lock is held, or the store cannot be used
+        "TimeoutStopSec=40",
+        "KillMode=mixed",
+        "WorkingDirectory=" + store,
+        "StandardOutput=append:" + output,
+        "StandardError=append:" + output,
+    ]
+    passed = {name: environment[name] for name in PASSED_ON if name in environment}
+    passed["PYTHONPATH"] = archive
+    return [
+        "systemd-run",
+        *manager,
+        "--collect",
+        "--unit=" + _unit(store),
+        *("--property=" + setting for setting in settings),
+        *(f"--setenv={name}={value}" for name, value in passed.items()),
+        "--",
+        *arguments,
+    ]
+
+
+def _start_unit(manager: list[str], store: str, archive: str, arguments: list[str]) -> None:
+    with open(os.path.join(store, OUTPUT_NAME), "wb"):
+        pass  # what an earlier one said is not this one's
+    command = unit_command(manager, store, archive, arguments, os.environ)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed(f"systemd did not start the controller: {error}") from error
+    if done.returncode != 0:
+        raise Failed("systemd did not start the controller: " + done.stderr.decode("utf-8", "replace").strip())
+
+
+# --- stop ---------------------------------------------------------------------------------------------------------
+
+
+def _stop(store: str, limit: float) -> Answer:
+    holder = _holder(store)
+    if holder is None:
+        return Answer("stopped", reason="no controller was running")
+    pid = holder.get("pid")
+    if not isinstance(pid, int) or pid <= 1:
+        raise Failed(f"a controller holds {os.path.join(store, LOCK_NAME)}, but does not say who it is")
+    manager: list[str] = [] if os.getuid() == 0 else ["--user"]
+    by_systemd = holder.get("supervised_by") == "systemd"
+    if not (by_systemd and _systemctl(manager, "stop", "--no-block", _unit(store))):
+        _end(pid, signal.SIGTERM)
+    if _wait_until_gone(store, pid, limit):
+        return Answer("stopped", pid=pid)
+    if by_systemd:
+        _systemctl(manager, "kill", "--signal=SIGKILL", _unit(store))
+    _end(pid)
+    if not _wait_until_gone(store, pid, 5.0):
+        raise Failed(f"the controller (process {pid}) is still there after SIGKILL", "Look at it on the head")
+    return Answer("stopped", pid=pid, reason=f"it did not leave within {limit:.0f} s and was killed")
+
+
+def _end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise Failed(
+            f"the controller (process {pid}) belongs to another user", "Stop it as the user who started it"
+        ) from error
+
+
+def _wait_until_gone(store: str, pid: int, limit: float) -> bool:
+    """Has the process given the lock back? A lock that another one holds now counts as given back."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        holder = _holder(store)
+        if holder is None or holder.get("pid") not in (pid, None):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _main(header: dict[str, Any], stream: BinaryIO) -> int:
+    """Run as source on the head: the request is the header, the archive is what is left of the stream."""
+    size = int(header["archive"])
+    body = stream.read(size) if size else b""
+    known = {name: value for name, value in header["options"].items() if name in Options.__dataclass_fields__}
+    if len(body) != size:
+        answer = Answer("failed", reason=f"the controller's code arrived in part: {len(body)} of {size} bytes")
+    else:
+        answer = carry_out(header["command"], Options(**known), (header["digest"], body) if size else None)
+    sys.stdout.write(json.dumps(asdict(answer)) + "\n")
+    sys.stdout.flush()
+    return 1 if answer.event == "failed" else 0
+
+
+if __name__ == "raydeck_starter":
+    sys.exit(_main(globals()["HEADER"], globals()["STREAM"]))

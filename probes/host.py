@@ -1,0 +1,198 @@
+"""The machine itself, from ``/proc``: processor, memory, network. What the kernel does not tell is None.
+
+A disk is asked in a child of its own (`serve_disk`), since a network mount that hangs takes its caller with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+
+from probes.reading import Disk, Facts, Host
+from probes.source import Mark, label
+
+SHORTEST_WINDOW_SECONDS = 0.2
+"""Rates over less than this are noise: the kernel counts processor time in hundredths of a second."""
+
+_NOT_PHYSICAL = (
+    *(
+        "lo",
+        "veth",
+        "docker",
+        "br-",
+        "virbr",
+        "vnet",
+        "cni",
+        "flannel",
+        "cali",
+        "cilium",
+        "lxc",
+        "kube",
+        "nodelocaldns",
+    ),
+    *("tun", "tap", "wg", "dummy", "ifb", "vxlan", "geneve", "gre", "sit", "ip6tnl"),
+    # What a bond or a VLAN carries is counted at the interfaces below it.
+    *("bond", "team", "vlan"),
+)
+"""How the names of interfaces begin that carry no traffic of their own."""
+
+
+class HostReader:
+    """Reads the machine; rates are since the last reading."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._files: dict[str, int] = {}
+        self._at = 0.0
+        self._cpu: tuple[int, int] | None = None
+        self._network: dict[str, tuple[int, int]] = {}
+
+    def facts(self) -> Facts:
+        """The machine's part of what a node is."""
+        system = os.uname()
+        return Facts(
+            hostname=system.nodename,
+            machine_id=_first_line("/etc/machine-id"),
+            kernel=system.release,
+            python="{}.{}.{}".format(*sys.version_info[:3]),
+            cpu_count=os.cpu_count() or 0,
+            memory_total_bytes=memory_total_bytes(self._proc) or 0,
+            boot_wall=_boot_wall(self._read("stat", 1 << 20)),
+        )
+
+    def read(self, now: float) -> Host:
+        """The machine at this moment (monotonic seconds). Rates are None in the first reading, which has no before."""
+        host = Host()
+        with contextlib.suppress(IndexError, ValueError):
+            host.load_1m = float(self._read("loadavg", 128).split()[0])
+        memory = parse_meminfo(self._read("meminfo", 512))
+        total, available = memory.get("MemTotal"), memory.get("MemAvailable")
+        host.memory_total_bytes = total
+        if total is not None and available is not None:
+            host.memory_used_bytes = total - available
+        elapsed = now - self._at
+        if self._at and elapsed < SHORTEST_WINDOW_SECONDS:
+            return host
+        cpu, network = parse_cpu(self._read("stat", 512)), parse_network(self._read("net/dev", 65536))
+        if self._at:
+            if cpu is not None and self._cpu is not None and cpu[1] > self._cpu[1]:
+                busy = (cpu[0] - self._cpu[0]) / (cpu[1] - self._cpu[1])
+                host.cpu_percent = round(min(max(busy, 0.0), 1.0) * 100.0, 1)
+            if network:
+                received, sent = _moved(self._network, network)
+                host.network_receive_bytes_per_second = round(received / elapsed, 1)
+                host.network_send_bytes_per_second = round(sent / elapsed, 1)
+        self._at, self._cpu, self._network = now, cpu, network
+        return host
+
+    def close(self) -> None:
+        """Close what is kept open."""
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+
+    def _read(self, name: str, size: int) -> bytes:
+        # Kept open and read anew from its start each time: half the cost of opening it every second.
+        try:
+            fd = self._files.get(name)
+            if fd is None:
+                fd = self._files[name] = os.open(os.path.join(self._proc, name), os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(fd, size, 0)
+        except OSError:
+            return b""
+
+
+def parse_cpu(stat: bytes) -> tuple[int, int] | None:
+    """``/proc/stat``: (busy, all) in clock ticks over all processors."""
+    head, _, rest = stat.partition(b" ")
+    if head != b"cpu":
+        return None
+    try:
+        # user nice system idle iowait irq softirq steal; guest time is in user already
+        ticks = [int(field) for field in rest.split(b"\n", 1)[0].split()[:8]]
+        return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+    except (IndexError, ValueError):
+        return None
+
+
+def parse_meminfo(text: bytes) -> dict[str, int]:
+    """``/proc/meminfo``: the first lines, in bytes."""
+    found: dict[str, int] = {}
+    for line in text.split(b"\n", 8)[:8]:
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        if len(fields) == 2 and fields[0].isdigit() and fields[1] == b"kB":
+            found[name.decode("ascii", "replace")] = int(fields[0]) * 1024
+    return found
+
+
+def parse_network(text: bytes) -> dict[str, tuple[int, int]]:
+    """``/proc/net/dev``: bytes (received, sent) of each interface that is, or stands for, a physical one."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in text.split(b"\n")[2:]:
+        name, colon, rest = line.partition(b":")
+        interface = name.strip().decode("ascii", "replace")
+        fields = rest.split()
+        if not colon or len(fields) < 9 or interface.startswith(_NOT_PHYSICAL) or "." in interface:
+            continue
+        if fields[0].isdigit() and fields[8].isdigit():
+            found[interface] = int(fields[0]), int(fields[8])
+    return found
+
+
+def memory_total_bytes(proc: str = "/proc") -> int | None:
+    """The machine's memory; None where the kernel does not tell."""
+    try:
+        with open(os.path.join(proc, "meminfo"), "rb") as file:
+            return parse_meminfo(file.read(512)).get("MemTotal")
+    except OSError:
+        return None
+
+
+def _moved(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    received = sent = 0
+    for name, (now_received, now_sent) in after.items():
+        was_received, was_sent = before.get(name, (now_received, now_sent))
+        # A counter that went back belongs to an interface that was made anew.
+        received += max(now_received - was_received, 0)
+        sent += max(now_sent - was_sent, 0)
+    return received, sent
+
+
+def _boot_wall(stat: bytes) -> float:
+    at = stat.find(b"\nbtime ")
+    return float(stat[at + 7 :].split(None, 1)[0]) if at >= 0 else 0.0
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def serve_disk(path: str, requests: int, replies: int, mark: Mark) -> None:
+    """In a child: answer each request byte with one JSON line, ``{"used": …, "total": …, "reason": …}``."""
+    mark(label("statvfs"))
+    while os.read(requests, 1):
+        answer = json.dumps(disk(path).__dict__).encode("ascii") + b"\n"
+        os.write(replies, answer)
+
+
+def disk(path: str) -> Disk:
+    """How full the file system at this path is; may block for as long as its server does."""
+    try:
+        figures = os.statvfs(path)
+    except FileNotFoundError:
+        return Disk(path, reason="no such path on this node")
+    except PermissionError:
+        return Disk(path, reason="permission denied")
+    except OSError as error:
+        return Disk(path, reason=(error.strerror or str(error)).lower())
+    total = figures.f_blocks * figures.f_frsize
+    if total == 0:
+        return Disk(path, reason="the file system tells no size")
+    return Disk(path, total - figures.f_bfree * figures.f_frsize, total)
