@@ -56,7 +56,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("stop", ("K", "ctrl+k", "f9"), "Stop the run: save, leave, then end the job", "runs", True, "stop"),
     Action("follow", ("f",), "Follow the end of the log, or pause", "log", footer="follow"),
     Action("search", ("slash", "n", "N"), "Search, next, previous", "log", footer="search"),
-    Action("rank", ("left_square_bracket", "right_square_bracket"), "One rank alone, or all", "log", footer="rank"),
+    Action("rank_next", ("right_square_bracket",), "The next rank alone; after the last, all", "log", footer="rank"),
+    Action("rank_previous", ("left_square_bracket",), "The rank before alone, or all", "log"),
     Action("wrap", ("w",), "Wrap long lines, or cut them", "log"),
 )
 

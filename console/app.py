@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, SystemCommand
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 4
 """Figures come once a second; more frames than this only cost, over SSH most of all."""
+CLOSE_SECONDS = 5.0
 QUIET_SECONDS = 1.0
 """Without news a frame is painted this often all the same, since ages move."""
 
@@ -37,7 +40,7 @@ class RaydeckApp(App[int]):
     """The console on one context, or on a demo that is still being started."""
 
     TITLE = "raydeck"
-    CSS_PATH = "raydeck.tcss"
+    CSS_PATH = Path(__file__).with_name("raydeck.tcss")
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "colon"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
@@ -63,8 +66,12 @@ class RaydeckApp(App[int]):
     async def on_mount(self) -> None:
         """Paint first; what costs time is imported and started behind the first frame."""
         self.set_keymap(dict(check_keys(self.settings.keys)))
-        await self.push_screen(StartScreen(self.demo, self.context))
+        await self.push_screen(self.first_screen())
         self.set_interval(1 / FRAMES_PER_SECOND, self._frame)
+
+    def first_screen(self) -> Screen[Any]:
+        """What is painted first; it opens the context."""
+        return StartScreen(self.demo, self.context)
 
     async def open_context(self, context: Context) -> None:
         """Read a cluster, and show its fleet."""
@@ -80,7 +87,7 @@ class RaydeckApp(App[int]):
         """End everything that reads the cluster."""
         session, self.session = self.session, None
         if session is not None:
-            await asyncio.wait_for(session.close(), 5.0)
+            await asyncio.wait_for(session.close(), CLOSE_SECONDS)
 
     async def action_leave(self) -> None:
         """Quit from anywhere."""
@@ -235,7 +242,7 @@ class RaydeckApp(App[int]):
         if not runs and chosen:
             self.notify("that is not one of raydeck's runs", severity="warning")
             return
-        preview = dispatch.preview_stop(runs, time.time() + session.work.clock_offset_seconds)
+        preview = dispatch.preview_stop(runs, session.head_wall())
         answer = await self.confirmed(preview)
         if answer is None:
             return
@@ -266,10 +273,18 @@ class RaydeckApp(App[int]):
         """What went wrong behind the screen, in words."""
         if event.state is not WorkerState.ERROR:
             return
+        from jobs.load import FileMistakes
+
         error = event.worker.error
-        if isinstance(error, RaydeckError):
-            mistakes = [f"line {m.line}, column {m.column}: {m.message}" for m in getattr(error, "mistakes", [])]
-            self.notify("\n".join([str(error), *mistakes[:4]]), severity="error", timeout=12, markup=False)
+        if isinstance(error, FileMistakes):
+            lines = [
+                f"line {mistake.line}, column {mistake.column}: {mistake.message}"
+                + (f"\n    did you mean {mistake.suggestion}?" if mistake.suggestion else "")
+                for mistake in error.mistakes
+            ]
+            self.push_screen(TextDialog(f"Mistakes in {error.mistakes[0].file}", "\n".join(lines)))
+        elif isinstance(error, RaydeckError):
+            self.notify(str(error), severity="error", timeout=12, markup=False)
         elif error is not None:
             # A fault of ours, not of the cluster: end with the trace rather than go on half broken.
             self._handle_exception(error)  # pyright: ignore[reportArgumentType]
@@ -326,8 +341,21 @@ class RaydeckApp(App[int]):
         self.push_screen(LogScreen(key))
 
 
+async def _run(app: RaydeckApp) -> int:
+    """Until it is closed, in whatever way; then let go of everything, in order, each wait bounded."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Textual would die without giving the terminal back.
+        loop.add_signal_handler(number, lambda number=number: app.exit(return_code=128 + number))
+    try:
+        await app.run_async(mouse=app.mouse_on)
+    finally:
+        await app.close_session()
+        if app.demo is not None:
+            await app.demo.close()
+    return app.return_code or 0
+
+
 def run_app(settings: Settings, environ: dict[str, str], context: Context | None, demo: Demo | None) -> int:
     """Open the console; returns the exit code when it is closed."""
-    app = RaydeckApp(settings, environ, context, demo)
-    app.run(mouse=app.mouse_on)
-    return app.return_code or 0
+    return asyncio.run(_run(RaydeckApp(settings, environ, context, demo)))

@@ -112,11 +112,11 @@ LIGHT = Theme(
         "deck-info": "#005f87",
         "deck-title": "#000000",
         "deck-simulated": "#8700af",
-        "deck-load1": "#5f87af",
+        "deck-load1": "#5f5f87",
         "deck-load2": "#008787",
         "deck-load3": "#008700",
         "deck-load4": "#5f5f00",
-        "deck-match": "#ffff00",
+        "deck-match": "#af5f00",
     },
 )
 

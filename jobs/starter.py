@@ -451,6 +451,9 @@ def _stop(store: str, limit: float) -> Answer:
     pid = holder.get("pid")
     if not isinstance(pid, int) or pid <= 1:
         raise Failed(f"a controller holds {os.path.join(store, LOCK_NAME)}, but does not say who it is")
+    if not _is_controller(pid):
+        lock = os.path.join(store, LOCK_NAME)
+        raise Failed(f"process {pid}, which {lock} names, is no controller", "Look on the head who holds that file")
     manager: list[str] = [] if os.getuid() == 0 else ["--user"]
     by_systemd = holder.get("supervised_by") == "systemd"
     if not (by_systemd and _systemctl(manager, "stop", "--no-block", _unit(store))):
@@ -463,6 +466,17 @@ def _stop(store: str, limit: float) -> Answer:
     if not _wait_until_gone(store, pid, 5.0):
         raise Failed(f"the controller (process {pid}) is still there after SIGKILL", "Look at it on the head")
     return Answer("stopped", pid=pid, reason=f"it did not leave within {limit:.0f} s and was killed")
+
+
+def _is_controller(pid: int) -> bool:
+    """Is it one of ours? A process id may have gone to somebody else."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"jobs.controller" in file.read(65536).split(b"\0")
+    except FileNotFoundError:
+        return True  # gone meanwhile: then there is nothing to hit
+    except OSError:
+        return False
 
 
 def _end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -129,7 +129,7 @@ def demo(call: Call, headless: bool) -> int:
     from console.demo.runner import Demo
 
     if headless:
-        from console.demo.headless import run_headless
+        from console.cli.demo import run_headless
 
         return _run(run_headless(Demo()))
     return _open(call.settings, None, Demo())

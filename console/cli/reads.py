@@ -79,7 +79,7 @@ async def nodes(context: Context, as_json: bool, watch: bool) -> int:
     """Every node."""
 
     def rows(session: Session) -> list[dict[str, Any]]:
-        now = time.monotonic()
+        now = session.now()
         return [node_document(node, session.work, now) for node in session.fleet.nodes.values()]
 
     columns = (
@@ -101,15 +101,24 @@ async def gpus(context: Context, as_json: bool, watch: bool) -> int:
     """Every accelerator."""
 
     def rows(session: Session) -> list[dict[str, Any]]:
-        now = time.monotonic()
+        now = session.now()
         return [
             gpu_document(node, index, session.work, now)
             for node in session.fleet.nodes.values()
             for index in node.gpu_indexes
         ]
 
-    columns = ("node", "index", "name", "utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius",
-               "run", "rank")  # fmt: skip
+    columns = (
+        "node",
+        "index",
+        "name",
+        "utilization_percent",
+        "memory_used_bytes",
+        "power_watts",
+        "temperature_celsius",
+        "run",
+        "rank",
+    )
     return await _fleet(context, rows, columns, "no accelerator is known", as_json, watch)
 
 
@@ -118,9 +127,8 @@ async def with_controller(session: Session) -> None:
     work = session.work
     await session.until(lambda: work.controller.state not in ("unknown", "connecting"), CONTROLLER_SECONDS)
     if work.controller.state != "ok":
-        reason = (
-            work.controller.reason or f"the head {session.head.host.name} does not answer: {session.head.status.reason}"
-        )
+        head = session.head
+        reason = work.controller.reason or f"the head {head.host.name} does not answer: {head.status.reason}"
         hint = "Start it with: raydeck controller start" if work.controller.state == "absent" else ""
         raise Unreachable(f"no controller: {reason}", hint)
 

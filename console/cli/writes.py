@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from console import dispatch
@@ -70,8 +69,7 @@ async def stop(
                 f"Known are: {', '.join(list(session.work.runs)[:8]) or 'none'}",
             )
         runs = [session.work.runs[name] for name in names]
-        now = time.time() + session.work.clock_offset_seconds
-        await confirm(dispatch.preview_stop(runs, now, at_once=at_once), sure)
+        await confirm(dispatch.preview_stop(runs, session.head_wall(), at_once=at_once), sure)
         stopped = await dispatch.stop(await session.controller(), runs, reason, at_once=at_once)
         if wait:
             stopped = [await _ended(session, run.id) for run in stopped]

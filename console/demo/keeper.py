@@ -1,7 +1,8 @@
 """The demo's keeper: a process of its own that starts everything, and ends it when its standard input closes.
 
 So it does not matter how the console ends: Ctrl-C, SIGTERM, SIGHUP, SIGKILL, a closed terminal all close that pipe.
-It says what it does as NDJSON on standard output: ``step`` (name, state, seconds, detail), then ``ready`` or ``failed``.
+It says what it does as NDJSON on standard output: ``step`` (name, state, seconds, detail), then ``ready`` or
+``failed``.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from console.render.cells import (
     reading,
     safe,
     state_cell,
+    state_glyph,
 )
-from console.state.fleet import Node
+from console.state.fleet import STALE_AFTER_SECONDS, Node
 from console.state.work import WorkStore
 from probes.reading import DRIVER_BLOCKED, ERROR, DeviceFacts, Missing, Process, Reading
 
@@ -121,6 +122,14 @@ def gpu_cell(node: Node, index: int, now: float) -> Cell:
     return Cell(level_sign(level), style or level_style(level))
 
 
+def _driver(row: NodeRow) -> Cell:
+    """The driver's truth, which only SSH can tell: what it was, where SSH has gone silent."""
+    word = row.node.driver.state
+    if row.node.sample is not None and (row.node.age_seconds(row.now) or 0.0) > STALE_AFTER_SECONDS:
+        return Cell(f"{state_glyph(word)} {word}*", "stale")
+    return state_cell(word)
+
+
 def _bars(row: NodeRow) -> Spans:
     return tuple(gpu_cell(row.node, index, row.now) for index in row.node.gpu_indexes) or (Cell("none", "muted"),)
 
@@ -170,13 +179,11 @@ def _busy(row: NodeRow) -> int:
 
 
 NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", 14, _name, sort=lambda row: row.node.name, grow=True),
+    Column("node", "NODE", 20, _name, sort=lambda row: row.node.name),
     Column("role", "ROLE", 6, lambda row: Cell(row.node.role, "muted"), sort=lambda row: row.node.role, drop=5),
     Column("ssh", "SSH", 10, lambda row: state_cell(row.node.ssh.state), sort=lambda row: row.node.ssh.state),
     Column("ray", "RAY", 7, lambda row: state_cell(row.node.ray.state), sort=lambda row: row.node.ray.state),
-    Column(
-        "driver", "DRIVER", 7, lambda row: state_cell(row.node.driver.state), sort=lambda row: row.node.driver.state
-    ),
+    Column("driver", "DRIVER", 8, _driver, sort=lambda row: row.node.driver.state),
     Column("gpus", "GPUS", 8, _bars, sort=_busy),
     Column(
         "memory", "MEMORY", 12, _memory, align="right", sort=lambda row: _total(row, "memory_used_bytes") or -1, drop=3

@@ -114,7 +114,7 @@ _HINTS = (
 )
 """Is there anything to look at? Most lines of a log have none of these, and are done after a few plain searches."""
 
-_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"',;&})\]]+)"""
+_VALUE = r"""(?:"[^"]*"|'[^']*'|\$\{\w*\}|[^\s"',;&})\]]+)"""
 _QUIET = re.compile(
     r"(?:none|null|true|false|\d{1,9}|<[^>]*>|\[[^\]]*\]?|\{\{?[^}]*\}*|\$\w+|\$\{\w*\}|•+|\*+)\Z", re.IGNORECASE
 )
@@ -131,9 +131,7 @@ _RULES = (
     re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,200}:)(?P<hide>[^\s/]{1,500})(?=@)", re.I),
     re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]{1,20}://)(?P<hide>[A-Za-z0-9_-]{20,500})(?=@)", re.I),
     # NAME_TOKEN=abc, "password": "abc", --api-key abc
-    re.compile(
-        rf"""(?P<keep>(?<![A-Za-z0-9])(?:{_NAMES})["']?\s*[:=]\s*)(?P<hide>{_VALUE})""", re.I
-    ),
+    re.compile(rf"""(?P<keep>(?<![A-Za-z0-9])(?:{_NAMES})["']?\s*[:=]\s*)(?P<hide>{_VALUE})""", re.I),
     re.compile(rf"(?P<keep>--(?:[a-z]{{1,30}}-){{0,3}}(?:{_NAMES})\s+)(?P<hide>[^\s-]\S*)", re.I),
     # formats that speak for themselves
     re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -109,7 +108,7 @@ class DeckScreen(Screen[None]):
                 place=self.place,
                 simulated=session.context.simulated,
                 read_only=self.deck.settings.read_only,
-                now=time.monotonic(),
+                now=session.now(),
                 width=width,
             )
         ]

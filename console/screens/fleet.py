@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from console.render.status import finding_spans
 from console.screens.base import DeckScreen, bindings_for
 from console.screens.dialogs import TextDialog
 from console.screens.node import NodeScreen, why_lines
+from console.state.fleet import worst_first
 from console.widgets.heatmap import GpuCell, Heatmap
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
@@ -55,16 +55,14 @@ class FleetScreen(DeckScreen):
         session = self.deck.session
         if session is None:
             return []
-        now, wall = time.monotonic(), time.time()
-        findings = [*session.fleet.findings(now), *session.work.findings(now, wall)]
+        findings = worst_first([*session.fleet.findings(session.now()), *session.work.findings(session.head_wall())])
         return finding_spans(findings, STRIP_LINES_TALL if self.size.height >= TALL else STRIP_LINES)
 
     def _levels(self, name: str) -> Sequence[GpuCell]:
         session = self.deck.session
-        node = session.fleet.nodes.get(name) if session else None
-        if node is None:
+        if session is None or name not in session.fleet.nodes:
             return ()
-        now = time.monotonic()
+        node, now = session.fleet.nodes[name], session.now()
         return [gpu_style(node, index, now) for index in node.gpu_indexes]
 
     def _held(self) -> dict[str, set[int]]:
@@ -86,7 +84,7 @@ class FleetScreen(DeckScreen):
     def _row(self, name: str) -> NodeRow:
         session = self.deck.session
         assert session is not None
-        return NodeRow(session.fleet.nodes[name], session.work, time.monotonic())
+        return NodeRow(session.fleet.nodes[name], session.work, session.now())
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """New figures: tell the widgets which rows they are of."""
@@ -127,11 +125,11 @@ class FleetScreen(DeckScreen):
         name, session = self.selected_node(), self.deck.session
         if name is None or session is None:
             return None
-        return node_document(session.fleet.nodes[name], session.work, time.monotonic())
+        return node_document(session.fleet.nodes[name], session.work, session.now())
 
     def action_why(self) -> None:
         """Why something is missing."""
         name, session = self.selected_node(), self.deck.session
         if name is not None and session is not None:
-            lines = why_lines(session.fleet.nodes[name], session.work, time.monotonic())
+            lines = why_lines(session.fleet.nodes[name], session.work, session.now())
             self.app.push_screen(TextDialog(f"Why: {name}", "\n".join(lines)))

@@ -93,8 +93,15 @@ class LogScreen(DeckScreen):
         """Ask what to search for; the last text stands there."""
         self.prompt.open(self.PROMPT, self.prompt.value)
 
-    def action_rank(self, step: int = 1) -> None:
+    def action_rank_next(self) -> None:
         """One rank alone, the next, …, all again."""
+        self._show_rank(1)
+
+    def action_rank_previous(self) -> None:
+        """The rank before."""
+        self._show_rank(-1)
+
+    def _show_rank(self, step: int) -> None:
         choices: list[int | None] = [None, *self._ranks]
         at = choices.index(self._rank) if self._rank in choices else 0
         self._rank = choices[(at + step) % len(choices)]

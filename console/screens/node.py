@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -105,12 +104,18 @@ class NodeScreen(DeckScreen):
         assert session is not None
         return session.work
 
+    @property
+    def _now(self) -> float:
+        session = self.deck.session
+        assert session is not None
+        return session.now()
+
     def on_mount(self) -> None:
         """Show what is known already."""
         self.frame({self._node_name}, set())
 
     def _head(self, width: int) -> list[Spans]:
-        node, now = self._node, time.monotonic()
+        node, now = self._node, self._now
         truths = (
             Cell(" "),
             *(part for word, truth in (("ssh", node.ssh), ("ray", node.ray), ("driver", node.driver)) for part in (
@@ -170,7 +175,7 @@ class NodeScreen(DeckScreen):
         return lines
 
     def _row(self, key: str) -> DeviceRow:
-        return DeviceRow(self._node, int(key), self._work, time.monotonic())
+        return DeviceRow(self._node, int(key), self._work, self._now)
 
     @property
     def _processes(self) -> dict[str, Process]:
@@ -210,14 +215,14 @@ class NodeScreen(DeckScreen):
 
     def raw(self) -> Any:
         """The node and its accelerators as JSON."""
-        now = time.monotonic()
+        now = self._now
         body = node_document(self._node, self._work, now)
         body["gpus"] = [gpu_document(self._node, index, self._work, now) for index in self._node.gpu_indexes]
         return body
 
     def action_why(self) -> None:
         """Why something is missing."""
-        lines = why_lines(self._node, self._work, time.monotonic())
+        lines = why_lines(self._node, self._work, self._now)
         self.app.push_screen(TextDialog(f"Why: {self._node_name}", "\n".join(lines)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -101,7 +100,7 @@ class RunScreen(DeckScreen):
         run = self._run
         if run is None:
             return [(Cell(f" {self._run_id} is gone from the controller's list", "warn"),)]
-        now = time.time() + (self.deck.session.work.clock_offset_seconds if self.deck.session else 0.0)
+        now = self.deck.session.head_wall() if self.deck.session else run.submitted_at
         status, point = status_of(run), progress_of(run)
         first: Spans = (
             Cell(" "),

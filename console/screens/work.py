@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -45,7 +44,7 @@ class RunsScreen(DeckScreen):
     def _row(self, key: str) -> JobRow:
         session = self.deck.session
         assert session is not None
-        return JobRow(session.work.job(key), time.time() + session.work.clock_offset_seconds)
+        return JobRow(session.work.job(key), session.head_wall())
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """New figures, states or runs."""

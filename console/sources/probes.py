@@ -168,8 +168,9 @@ class NodeWatcher:
 
     def _took_line(self, line: Facts | Sample | Pong, received: float) -> None:
         if type(line) is Sample:
-            if self._trouble:
-                self._say(self._stream.note if self._stream else "")
+            note = self._stream.note if self._stream is not None else ""
+            if self._trouble != note:
+                self._say(note)
             self._sink.sample(self._name, line, received)
         elif type(line) is Facts:
             self._sink.facts(self._name, line)

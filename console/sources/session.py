@@ -65,6 +65,14 @@ class Session:
             node = Node(name=entry.name, address=entry.address, role=entry.role, expected_gpus=entry.accelerators)
             self.fleet.add(node)
 
+    def now(self) -> float:
+        """The clock that ages are counted by: monotonic seconds of this machine."""
+        return time.monotonic()
+
+    def head_wall(self) -> float:
+        """The head's clock, seconds since 1970: the times of runs are in it."""
+        return time.time() + self.work.clock_offset_seconds
+
     # --- ways in ------------------------------------------------------------------------------------------------------
 
     def connection(self, name: str) -> Connection:

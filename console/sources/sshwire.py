@@ -176,7 +176,7 @@ async def connect(
 async def _connect(arguments: dict[str, Any], attempt: Attempt) -> asyncssh.SSHClientConnection:
     try:
         return await asyncssh.connect(**arguments)
-    except (asyncssh.KeyExchangeFailed, asyncssh.ConnectionLost):
+    except (asyncssh.KeyExchangeFailed, asyncssh.ConnectionLost, ConnectionError):
         if not attempt.saw_banner or attempt.in_login or attempt.offered is not None:
             raise
     # Only the types on file are asked for at first, and a host that has others hangs up. It must be heard all the same,

@@ -132,6 +132,12 @@ class Finding:
     """The node or run that it is about."""
 
 
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """By severity; of one severity in the order in which they came."""
+    order = {"critical": 0, "warning": 1, "info": 2}
+    return sorted(findings, key=lambda finding: order[finding.severity])
+
+
 class FleetStore:
     """Every node by name, and which of them changed since somebody last asked."""
 
@@ -270,13 +276,12 @@ class FleetStore:
     # --- what needs someone -------------------------------------------------------------------------------------------
 
     def findings(self, now: float) -> list[Finding]:
-        """What needs someone, worst first."""
+        """What needs someone among the nodes, and of Ray."""
         found = [finding for node in self.nodes.values() for finding in _of_node(node, now)]
         if self.ray.state not in ("ok", "unknown"):
             age = "" if self.ray_read_at is None else f"; what is shown of Ray is {now - self.ray_read_at:.0f} s old"
             found.append(Finding("critical", f"Ray: {self.ray.reason or self.ray.state}{age}"))
-        order = {"critical": 0, "warning": 1, "info": 2}
-        return sorted(found, key=lambda finding: order[finding.severity])
+        return found
 
 
 def _of_node(node: Node, now: float) -> Iterable[Finding]:

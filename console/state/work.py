@@ -114,8 +114,8 @@ class WorkStore:
         """The runs that have a process on a node."""
         return sorted({run for run, _ in self.holders(ray_node_id).values()})
 
-    def findings(self, now: float, now_wall: float) -> list[Finding]:
-        """What needs someone among the runs and the controller."""
+    def findings(self, head_wall: float) -> list[Finding]:
+        """What needs someone among the runs and the controller; by the head's clock."""
         found: list[Finding] = []
         if self.controller.state == "absent":
             found.append(Finding("info", "no controller on this cluster: nothing can be changed (O starts one)"))
@@ -123,7 +123,6 @@ class WorkStore:
             found.append(Finding("critical", f"controller: {self.controller.reason or self.controller.state}"))
         if self.status is not None and self.controller.state == "ok" and self.status.ray != "ok":
             found.append(Finding("critical", f"the controller cannot reach Ray: {self.status.ray}"))
-        head_wall = now_wall + self.clock_offset_seconds
         for run in self.runs.values():
             age = head_wall - (run.ended_at or head_wall)
             if run.state is RunState.FAILED and age < FAILED_SHOWN_SECONDS:

@@ -136,7 +136,7 @@ class Heatmap(PaintedView):
             line = where // grid.across * grid.deep
             page = max(1, self._page)
             if not self.scroll_offset.y <= line < self.scroll_offset.y + page:
-                self.scroll_to(y=max(0, line - page // 2), animate=False)
+                self.scroll_to(y=max(0, line - page // 2), animate=False, force=True)
 
     @property
     def selected_node(self) -> str | None:

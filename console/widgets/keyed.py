@@ -199,9 +199,9 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
     def _show_cursor(self) -> None:
         top, page = self._top, max(1, self._page)
         if self._cursor < top:
-            self.scroll_to(y=self._cursor, animate=False)
+            self.scroll_to(y=self._cursor, animate=False, force=True)
         elif self._cursor >= top + page:
-            self.scroll_to(y=self._cursor - page + 1, animate=False)
+            self.scroll_to(y=self._cursor - page + 1, animate=False, force=True)
 
     def _tell_cursor(self) -> None:
         view = self._order.view
@@ -226,7 +226,7 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
     def action_page(self, pages: float) -> None:
         """Move by so many screens, and the screen with the cursor."""
         rows = int(self._page * pages)
-        self.scroll_to(y=self.scroll_offset.y + rows, animate=False)
+        self.scroll_to(y=self.scroll_offset.y + rows, animate=False, force=True)
         self._move(self._cursor + rows)
 
     def action_open(self) -> None:
@@ -369,7 +369,7 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
         self._cursor = min(max(position, 0), max(0, len(view) - 1))
         self._resize_virtual()
         if 0 <= line < max(1, self._page) and self._top != self._cursor - line:
-            self.scroll_to(y=max(0, self._cursor - line), animate=False)
+            self.scroll_to(y=max(0, self._cursor - line), animate=False, force=True)
         self._show_cursor()
         self.refresh()
         self._tell_cursor()

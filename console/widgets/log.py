@@ -134,7 +134,7 @@ class LogView(PaintedView, can_focus=True):
         if self.follow:
             self._to_end()
         elif gone > 0:  # stay on the same line while the front falls out
-            self.scroll_to(y=max(0, self._top - gone), animate=False)
+            self.scroll_to(y=max(0, self._top - gone), animate=False, force=True)
         self._repaint()
 
     def _resize_virtual(self) -> None:
@@ -165,9 +165,11 @@ class LogView(PaintedView, can_focus=True):
     def _to_end(self) -> None:
         if self.wrap:
             rows = self._rows_from_end()
-            self.scroll_to(y=max(0, self._source.count() - len({id(line) for line, _ in rows})), animate=False)
+            self.scroll_to(
+                y=max(0, self._source.count() - len({id(line) for line, _ in rows})), animate=False, force=True
+            )
         else:
-            self.scroll_to(y=max(0, self._source.count() - self._page), animate=False)
+            self.scroll_to(y=max(0, self._source.count() - self._page), animate=False, force=True)
 
     def watch_follow(self, follow: bool) -> None:
         """Following began or ended."""
@@ -199,14 +201,14 @@ class LogView(PaintedView, can_focus=True):
         """Put the line at this position in the middle of the screen, and stop following."""
         self.follow = False
         self._resize_virtual()
-        self.scroll_to(y=max(0, position - self._page // 2), animate=False)
+        self.scroll_to(y=max(0, position - self._page // 2), animate=False, force=True)
 
     def action_lines(self, lines: int) -> None:
         """Scroll by so many lines. Up: stop following."""
         if lines < 0 or not self.follow:
             self.follow = False
             top = min(self._top + lines, max(0, self._source.count() - (1 if self.wrap else self._page)))
-            self.scroll_to(y=max(0, top), animate=False)
+            self.scroll_to(y=max(0, top), animate=False, force=True)
 
     def action_page(self, pages: float) -> None:
         """Scroll by so many screens."""
@@ -215,7 +217,7 @@ class LogView(PaintedView, can_focus=True):
     def action_top(self) -> None:
         """Go to the oldest line that is still there."""
         self.follow = False
-        self.scroll_to(y=0, animate=False)
+        self.scroll_to(y=0, animate=False, force=True)
 
     def action_bottom(self) -> None:
         """Go to the newest line and follow."""

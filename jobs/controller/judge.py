@@ -20,6 +20,8 @@ DOUBT_SECONDS = 60.0
 """For how long a job that was posted may still arrive in Ray; until then its absence proves nothing."""
 OUTCOME_SETTLES_SECONDS = 20.0
 """How long a driver may take to leave after it wrote its outcome; then the outcome stands without Ray's word."""
+OUTCOME_ARRIVES_SECONDS = 3.0
+"""How long after its job's end an outcome may take to be seen here: shared storage shows new files late."""
 STOP_AGAIN_SECONDS = 10.0
 """A stop that had no effect is sent again after this time."""
 SAVE_MARGIN_SECONDS = 15.0
@@ -58,6 +60,8 @@ class Seen:
 
     job: JobSeen | None = None
     """None: Ray was not asked, or did not answer."""
+    job_ended_seconds: float = 0.0
+    """For how long Ray has said that the job has ended."""
     ray_silent_seconds: float = 0.0
     """For how long Ray has not answered; 0 if it does."""
     status: GangStatus | None = None
@@ -203,7 +207,9 @@ def _end(record: Record, seen: Seen, now: float) -> Record | None:
     job, outcome = seen.job, seen.outcome
     settled = outcome is not None and seen.outcome_age_seconds >= OUTCOME_SETTLES_SECONDS
     gone = job is not None and not job.found and job.looks_missed >= VANISHED_AFTER_LOOKS and not _doubt(record, now)
-    if not (settled or gone or (job is not None and job.ended)):
+    ended = job is not None and job.ended
+    late = record.run.kind == "train" and outcome is None and seen.job_ended_seconds < OUTCOME_ARRIVES_SECONDS
+    if not (settled or gone or (ended and not late)):
         return None
     if outcome is not None:
         return moved(record, *_by_outcome(record, outcome), now)

@@ -44,6 +44,7 @@ class _Watch:
 
     job: JobSeen | None = None
     looked_at: float = float("-inf")
+    job_ended_since: float | None = None
     report: Report = field(default_factory=Report)
     report_changed_at: float = float("-inf")
     outcome_since: float | None = None
@@ -144,6 +145,7 @@ class Reconciler:
         now = self._clock()
         return Seen(
             job=watch.job,
+            job_ended_seconds=0.0 if watch.job_ended_since is None else now - watch.job_ended_since,
             ray_silent_seconds=self._engine.silent_seconds,
             status=watch.report.status,
             status_age_seconds=now - watch.report_changed_at if watch.report.status is not None else 0.0,
@@ -170,6 +172,8 @@ class Reconciler:
         missed = watch.job.looks_missed if watch.job is not None else 0
         watch.job = await self._engine.job(record.id, attempt.number, missed)
         watch.looked_at = self._clock()
+        if watch.job is not None and watch.job.ended and watch.job_ended_since is None:
+            watch.job_ended_since = watch.looked_at
 
     async def _submit(self, record: Record, watch: _Watch) -> None:
         """Bring the code to Ray, and the job. Written down before: from then on Ray may have it."""

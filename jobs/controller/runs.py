@@ -119,7 +119,8 @@ class Runs:
             before = record.stop
             if before is None:
                 wanted = StopWanted(at=at, user=caller.user, reason=request.reason, now=request.now)
-                record = record.model_copy(update={"stop": wanted})
+                run_now = record.run.model_copy(update={"reason": f"to be {wanted.sentence}"})
+                record = record.model_copy(update={"stop": wanted, "run": run_now})
             elif request.now and not before.now:
                 # Sent again, so that the driver learns that there is no more time.
                 record = record.model_copy(update={"stop": before.model_copy(update={"now": True, "sent_at": None})})

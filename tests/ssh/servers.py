@@ -1,4 +1,4 @@
-"""Real servers for the SSH tests: OpenSSH's own sshd in a folder of its own, and asyncssh servers for what it cannot do.
+"""Real servers for the SSH tests: OpenSSH's own sshd in a folder of its own, and what is needed around it.
 
 Every server listens on a free port of 127.0.0.1, with its own keys, and ends with its test.
 """
@@ -12,7 +12,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,9 +39,20 @@ async def until(condition: Callable[[], object], limit: float = 8.0, what: str =
     return time.monotonic() - began
 
 
-def keygen(path: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path)], check=True)
     return path
+
+
+def commands(pids: list[int]) -> dict[int, bytes]:
+    """The command lines of those that still run."""
+    found: dict[int, bytes] = {}
+    for pid in pids:
+        try:
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+    return found
 
 
 def fingerprint(path: Path) -> str:
@@ -58,6 +70,22 @@ def children(pid: int) -> list[int]:
     for child in listed:
         found += [int(child), *children(int(child))]
     return found
+
+
+@contextmanager
+def deaf_port() -> Generator[int]:
+    """A port whose queue is full: connections to it are neither taken nor refused."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+        for filler in fillers:
+            filler.close()
 
 
 @dataclass
@@ -127,6 +155,10 @@ class Sshd:
                     break
         self.process.wait(5)
         self.process = None
+
+    def logins(self) -> int:
+        """How many connections are served."""
+        return sum(b"sshd" in command for command in commands(self.sessions()).values())
 
     def sessions(self) -> list[int]:
         """The processes that serve logged-in connections, and what runs under them."""

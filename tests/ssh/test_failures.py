@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from console.sources import sshwire
 from console.sources.ssh import Connection, Connections, Host, State
 from jobs.errors import Unreachable
 
-from .servers import Sshd, free_port, keygen, until
+from .servers import Sshd, deaf_port, free_port, keygen, until
 
 SETTLED = (State.REFUSED, State.WAITING, State.LOST)
 
@@ -27,7 +26,7 @@ async def outcome(connection: Connection) -> tuple[State, str]:
 
 
 @asynccontextmanager
-async def listener(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> AsyncIterator[int]:
+async def listener(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> AsyncGenerator[int]:
     """Something that is not sshd, on a free port."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -75,17 +74,8 @@ async def test_a_peer_that_says_nothing(sshd: Sshd, connections: Connections) ->
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_peer_that_does_not_even_take_the_connection(sshd: Sshd, connections: Connections) -> None:
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        port = full.getsockname()[1]
-        fillers = [socket.socket() for _ in range(3)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
+    with deaf_port() as port:
         state, reason = await outcome(connections.add(sshd.host(port=port)))
-        for filler in fillers:
-            filler.close()
     assert (state, reason) == (State.WAITING, f"no answer from 127.0.0.1:{port} within 0 s")
 
 
@@ -125,8 +115,7 @@ async def test_something_that_is_not_ssh(sshd: Sshd, connections: Connections) -
 
 async def test_a_key_that_is_not_accepted(sshd: Sshd, connections: Connections, tmp_path: Path) -> None:
     wrong = keygen(tmp_path / "wrong")
-    locked = tmp_path / "locked"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    locked = keygen(tmp_path / "locked", passphrase="secret")
     connection = connections.add(sshd.host(identity_files=(str(wrong), str(locked)), user="root"))
     state, reason = await outcome(connection)
     assert state is State.REFUSED

@@ -14,6 +14,11 @@ from console.sources.ssh import Connections, State
 from .servers import Person, Sshd, fingerprint, keygen, until
 
 
+def openssh(*arguments: str) -> str:
+    """What OpenSSH's own tool makes of a known_hosts file."""
+    return subprocess.run(["ssh-keygen", *arguments], check=True, capture_output=True, text=True).stdout
+
+
 async def test_an_unknown_key_is_asked_about_once_and_filed(make_sshd: Callable[..., Sshd]) -> None:
     sshd = make_sshd(trusted=False)
     sshd.known_hosts.write_text("# a line without its newline")
@@ -32,10 +37,7 @@ async def test_an_unknown_key_is_asked_about_once_and_filed(make_sshd: Callable[
     key = sshd.host_key.with_suffix(".pub").read_text().split()[1]
     assert sshd.known_hosts.read_text().splitlines()[1:] == [f"[127.0.0.1]:{sshd.port} ssh-ed25519 {key}"]
     # OpenSSH itself reads the line, and another session of ours asks no more.
-    found = subprocess.run(
-        ["ssh-keygen", "-F", f"[127.0.0.1]:{sshd.port}", "-f", str(sshd.known_hosts)], capture_output=True, text=True
-    )
-    assert key in found.stdout
+    assert key in openssh("-F", f"[127.0.0.1]:{sshd.port}", "-f", str(sshd.known_hosts))
     async with Connections() as connections:
         await connections.add(sshd.host()).ready()
 
@@ -115,7 +117,7 @@ async def test_a_changed_key_is_refused_with_both_fingerprints(
 
 async def test_a_hashed_entry_counts(make_sshd: Callable[..., Sshd], connections: Connections) -> None:
     sshd = make_sshd()
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(sshd.known_hosts)], check=True, capture_output=True)
+    openssh("-q", "-H", "-f", str(sshd.known_hosts))
     assert sshd.known_hosts.read_text().startswith("|1|")
     await connections.add(sshd.host()).ready()
 
@@ -128,8 +130,7 @@ async def test_a_bad_line_spoils_nothing(make_sshd: Callable[..., Sshd], connect
 
 async def test_a_key_of_another_type_is_a_question_that_tells(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     sshd = make_sshd(trusted=False)
-    other = tmp_path / "ecdsa"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)], check=True)
+    other = keygen(tmp_path / "ecdsa", "ecdsa")
     public = other.with_suffix(".pub").read_text().split()
     sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {public[0]} {public[1]}\n")
     person = Person()
@@ -152,12 +153,12 @@ async def test_a_revoked_key_is_refused(make_sshd: Callable[..., Sshd]) -> None:
 
 async def test_many_unknown_hosts_ask_one_at_a_time(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     servers = [make_sshd(trusted=False) for _ in range(3)]
-    shared = str(tmp_path / "known_hosts")
+    shared = tmp_path / "known_hosts"
     person = Person()
     async with Connections(person) as connections:
-        made = [connections.add(server.host(f"n{i}", known_hosts=shared)) for i, server in enumerate(servers)]
+        made = [connections.add(server.host(f"n{i}", known_hosts=str(shared))) for i, server in enumerate(servers)]
         for connection in made:
             await connection.ready()
     assert len(person.questions) == 3
     assert person.most_at_once == 1
-    assert len(Path(shared).read_text().splitlines()) == 3
+    assert shared.read_text().count("ssh-ed25519") == 3

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from console.sources.probes import LineSplitter, NodeWatcher, Program, _Stream, 
 from console.sources.ssh import CommandEnd, Connections, State
 from probes.reading import Facts, Fault, Sample, encode
 
-from .servers import Sshd, until
+from .servers import Sshd, commands, until
 
 STAND_IN = """
 import json, os, select, sys, time
@@ -72,7 +71,7 @@ class Notebook:
 @asynccontextmanager
 async def watching(
     sshd: Sshd, connections: Connections, what: Program | None, **options: object
-) -> AsyncIterator[tuple[NodeWatcher, Notebook]]:
+) -> AsyncGenerator[tuple[NodeWatcher, Notebook]]:
     notebook = Notebook()
     watcher = NodeWatcher(connections.add(sshd.host()), notebook, program=what, **options)  # type: ignore[arg-type]
     watcher.start()
@@ -98,15 +97,8 @@ async def test_lines_reach_the_sink(sshd: Sshd, connections: Connections) -> Non
 
 
 def running(sshd: Sshd, mark: bytes) -> list[int]:
-    found: list[int] = []
-    for pid in sshd.sessions():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if mark in command and command.startswith(b"python3"):
-            found.append(pid)
-    return found
+    found = commands(sshd.sessions())
+    return [pid for pid, command in found.items() if mark in command and command.startswith(b"python3")]
 
 
 async def test_the_real_probe(sshd: Sshd, connections: Connections) -> None:
@@ -270,4 +262,3 @@ def test_a_long_line_is_refused_as_soon_as_it_is_too_long(pieces: list[bytes], l
 )  # fmt: skip
 async def test_ends_in_words(end: CommandEnd, sentence: str) -> None:
     assert explain(end, _Stream(lambda *_: None, lambda _: None)) == sentence
-

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from console.sources.ssh import Connections, State
+from console.sources.ssh import Connections, State, Status
 
 from .servers import Sshd, until
 
@@ -23,7 +23,11 @@ async def test_silent_then_lost_then_back(sshd: Sshd, connections: Connections) 
     connection = connections.add(sshd.host())
     await connection.ready()
     times: dict[State, float] = {}
-    connection.listen(lambda status: times.setdefault(status.state, time.monotonic()))
+
+    def note(status: Status) -> None:
+        times.setdefault(status.state, time.monotonic())
+
+    connection.listen(note)
     await connection.run_command(["true"])
     times.clear()
     frozen = time.monotonic()

@@ -253,7 +253,7 @@ def test_every_state_has_single_cell_signs_and_a_known_style() -> None:
 # Curves
 
 
-@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.one_of(st.floats(-1e6, 1e6), st.just(math.nan))), max_size=300))
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.one_of(st.floats(-1e6, 1e6), st.just(math.nan))), max_size=60))
 def test_a_curve_has_exactly_its_size(points: list[tuple[float, float]]) -> None:
     rows = curve(points, 12, 4, (-1e6, 1e6), (-1e6, 1e6))
     assert [cell_len(row) for row in rows] == [12] * 4

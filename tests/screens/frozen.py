@@ -1,0 +1,175 @@
+"""A cluster in which no time passes: two workers with simulated accelerators, one run, one foreign job, and trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from textual.screen import Screen
+
+from console.app import RaydeckApp
+from console.screens.fleet import FleetScreen
+from console.settings import Context, NodeEntry, Settings
+from console.sources.session import Session
+from jobs.model import Attempt, GangStatus, Progress, Rank, Run, RunState
+from jobs.raymodel import RayJob, RayNode
+from jobs.wire import ControllerStatus
+from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Disk, Driver, Facts, Host, Missing, Process, Sample
+
+NOW = 10_000.0
+WALL = 1_780_000_000.0
+GB = 1024**3
+RAY_IDS = {"head": "aa" * 14, "worker-1": "bb" * 14, "worker-2": "cc" * 14}
+
+
+class FrozenSession(Session):
+    """A session that reads nothing and whose clock stands."""
+
+    def now(self) -> float:
+        return NOW
+
+    def head_wall(self) -> float:
+        return WALL
+
+
+def _facts(name: str, gpus: int) -> Facts:
+    devices = [
+        DeviceFacts(
+            index=index,
+            uuid=f"SIM-{name}-{index}",
+            name="SIMULATED H100 80GB",
+            memory_total_bytes=80 * GB,
+            power_limit_watts=700.0,
+            ecc_corrected_count=index,
+            ecc_uncorrected_count=1 if index == 3 else 0,
+            pcie_generation=5,
+            pcie_width=16,
+            mig_mode=None,
+            missing={"mig_mode": Missing(UNSUPPORTED, "NVML: Not Supported")},
+        )
+        for index in range(gpus)
+    ]
+    return Facts(hostname=name, kernel="6.1", python="3.11.7", source="simulated" if gpus else "none", devices=devices)
+
+
+def _sample(gpus: int, busy: int, second: int, lost: bool = False) -> Sample:
+    load = [97 + (second % 3) if index < busy else 0 for index in range(gpus)]
+    missing = {3: {"*": Missing(ERROR, "GPU is lost: it fell off the bus")}} if lost else {}
+    columns: dict[str, Any] = {
+        "utilization_percent": load,
+        "memory_utilization_percent": [value // 2 for value in load],
+        "memory_used_bytes": [62 * GB if index < busy else 4 * 1024**2 for index in range(gpus)],
+        "power_watts": [640.0 + 20 * math.sin(second / 20) if index < busy else 70.0 for index in range(gpus)],
+        "temperature_celsius": [87 if index == 0 and busy > 1 else 64 if index < busy else 35 for index in range(gpus)],
+        "sm_clock_mhz": [1980 if index < busy else 345 for index in range(gpus)],
+        "memory_clock_mhz": [2619] * gpus,
+        "throttle_reasons": [4 if index < busy else 1 for index in range(gpus)],
+    }
+    if lost:
+        columns = {name: [*values[:3], None] for name, values in columns.items()}
+    return Sample(
+        seq=second,
+        driver=Driver("ok" if gpus else "none"),
+        index=list(range(gpus)),
+        columns=columns,
+        missing=missing,
+        processes=[
+            Process(index, 4000 + index, "alice", "python lm.py --steps 2000", 62 * GB, "lm-k3f9qz", 1, index)
+            for index in range(busy)
+        ],
+        host=Host(41.0, 12.5, 180 * GB, 512 * GB, 1.2e6, 3.4e6, [Disk("/mnt/output", int(9.7e12 if not gpus else 4.1e12), int(1e13))]),
+    )
+
+
+def _run(identity: str, state: RunState, **more: Any) -> Run:
+    ranks = [
+        Rank(rank=rank, node_id=RAY_IDS[f"worker-{1 + rank // 2}"], node_address=f"10.0.0.{2 + rank // 2}",
+             gpu=str(rank % 2), pid=4000 + rank, exit_code=more.get("exit_code"))
+        for rank in range(4)
+    ]  # fmt: skip
+    status = GangStatus(
+        phase="running",
+        ranks=ranks,
+        progress=Progress(step=1250, loss=1.6231, throughput=18_250.0, throughput_unit="tokens", wall=WALL - 1),
+        checkpoint_step=1200,
+    )
+    return Run(
+        id=identity,
+        workflow=identity.rpartition("-")[0],
+        release="lm-r-4f9c2a",
+        state=state,
+        reason=more.get("reason", ""),
+        user="alice",
+        nodes=2,
+        gpus=4,
+        run_directory=f"/mnt/output/lm/{identity}",
+        submitted_at=WALL - more.get("ago", 620),
+        started_at=WALL - more.get("ago", 620) + 4,
+        ended_at=WALL - 300 if state.ended else None,
+        attempts=[Attempt(number=1, job_id=f"raydeck-{identity}-a1", status=status, started_at=WALL - 610)],
+    )
+
+
+def session(trouble: bool = False) -> FrozenSession:
+    """The cluster; with ``trouble`` a lost GPU, a silent node, a node that is dead to Ray, a clock that is off."""
+    nodes = [
+        NodeEntry(name=name, address=f"10.0.0.{number + 1}", role="head" if name == "head" else "worker")
+        for number, name in enumerate(RAY_IDS)
+    ]
+    made = FrozenSession(Context(name="lab", nodes=nodes, simulated=True))
+    fleet, work = made.fleet, made.work
+    for name in RAY_IDS:
+        gpus = 0 if name == "head" else 4
+        fleet.ssh_state(name, "up", "", NOW - 700)
+        fleet.take_facts(name, _facts(name, gpus), NOW - 650)
+        for second in range(600):
+            lost = trouble and name == "worker-1"
+            fleet.take_sample(name, _sample(gpus, min(gpus, 2), second, lost), NOW - 600 + second + 0.6)
+        fleet.take_clock(name, 4.2 if trouble and name == "head" else 0.003, 12.0)
+    fleet.take_ray_nodes(
+        [
+            RayNode(
+                node_id=RAY_IDS[name],
+                node_ip=f"10.0.0.{number + 1}",
+                is_head=name == "head",
+                state="DEAD" if trouble and name == "worker-2" else "ALIVE",
+                state_message="Unexpected termination: health check failed due to missing too many heartbeats",
+                resources_total={"CPU": 64.0, "GPU": 0.0 if name == "head" else 4.0},
+                labels={"raydeck.io/node": name},
+            )
+            for number, name in enumerate(RAY_IDS)
+        ],
+        NOW - 1,
+    )
+    fleet.take_ray_usage({RAY_IDS[name]: {"GPU": (0.0 if name == "head" else 2.0, 4.0)} for name in RAY_IDS})
+    fleet.ray_answers("ok", "", NOW - 1)
+    if trouble:
+        fleet.nodes["worker-1"].sampled_at = NOW - 4.4
+        fleet.ssh_state("worker-1", "silent", "nothing heard for 3 s", NOW - 1.5)
+    status = ControllerStatus(
+        version="0.1.0", code_digest="0" * 64, pid=812, user="ray", host="head", python="/usr/bin/python3",
+        started_at=WALL - 9000, dashboard="http://127.0.0.1:8265", ray="ok", metadata_store="/data/meta",
+        supervised_by="systemd", you="alice", role="operator",
+    )  # fmt: skip
+    runs = [_run("lm-k3f9qz", RunState.RUNNING)]
+    if trouble:
+        reason = "rank 1 on worker-2 (10.0.0.3) exited 1: ValueError: loss is not a number"
+        runs.append(_run("failing-a2b3c4", RunState.FAILED, reason=reason, ago=900, exit_code=1))
+    work.snapshot(status, runs, NOW - 0.4)
+    work.controller_state("ok", "", NOW - 60)
+    job = RayJob(submission_id="raysubmit_Xy12", status="RUNNING", entrypoint="python tune.py", started_at=WALL - 4000)
+    work.take_ray_jobs([job])
+    return made
+
+
+class FrozenApp(RaydeckApp):
+    """The real app on the frozen cluster."""
+
+    def __init__(self, made: Session, *, first: Callable[[], Screen[Any]] = FleetScreen, **settings: Any) -> None:
+        super().__init__(Settings(theme="raydeck-dark", **settings), {"TERM": "xterm-256color"}, made.context, None)
+        self.session = made
+        self._first = first
+
+    def first_screen(self) -> Screen[Any]:
+        return self._first()

@@ -1,0 +1,125 @@
+"""A whole controller inside the test's own event loop, on a real socket, with a dashboard beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from jobs import package
+from jobs.client import ControllerClient
+from jobs.controller import door
+from jobs.controller.http import AiohttpTransport
+from jobs.controller.server import application
+from jobs.controller.service import Service, Settings
+from jobs.load import load_cluster
+from jobs.model import Outcome, Run
+from jobs.wire import LaunchRequest, StopRequest
+from tests.unit.jobs.ray_stand_in import RayStandIn
+
+WORKFLOW = """\
+workflow:
+  name: lm
+  resources: {nodes: 1, accelerators_per_node: 1}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """What a test needs of it."""
+
+    ray: RayStandIn
+    service: Service
+    client: ControllerClient
+    store: Path
+    code: str
+    """The digest of a package that is in the store."""
+
+    def request(self, text: str = WORKFLOW, request_id: str = "", **changes: object) -> LaunchRequest:
+        """A launch of the workflow ``lm``, with the code that is there."""
+        return LaunchRequest(
+            request_id=request_id or uuid.uuid4().hex, workflow_text=text, package=self.code
+        ).model_copy(update=changes)
+
+    async def until(self, run: str, what: Callable[[Run], bool], seconds: float = 10.0) -> Run:
+        """The run, once it is so. Fails with the run as it is after the limit."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = await self.client.run(run)
+            if what(found):
+                return found
+            assert time.monotonic() < deadline, f"still {found.state.value}: {found.reason}"
+            await asyncio.sleep(0.02)
+
+    def attempt(self, run: Run) -> Path:
+        """The directory of the run's first attempt, as its driver would make it."""
+        folder = Path(run.run_directory) / "attempt-1"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def driver_says(self, run: Run, phase: str) -> None:
+        """The attempt's driver writes its status."""
+        folder = self.attempt(run)
+        (folder / "incoming").write_text(f'{{"phase": "{phase}", "wall": {time.time()}}}')
+        (folder / "incoming").replace(folder / "status.json")
+
+    def driver_ends(self, run: Run, verdict: str, reason: str = "", status: str = "SUCCEEDED") -> None:
+        """The attempt's driver writes its outcome and leaves."""
+        outcome = Outcome(verdict=verdict, reason=reason)
+        folder = self.attempt(run)
+        (folder / "incoming").write_text(outcome.model_dump_json())
+        (folder / "incoming").replace(folder / "outcome.json")
+        self.ray.finish(f"raydeck-{run.id}-a1", status)
+
+
+def stop_request(now: bool = False, reason: str = "") -> StopRequest:
+    """A stop with an id of its own."""
+    return StopRequest(request_id=uuid.uuid4().hex, reason=reason, now=now)
+
+
+@asynccontextmanager
+async def controller(ray: RayStandIn, store: Path, cluster: str = "", ticks: bool = True) -> AsyncGenerator[Harness]:
+    """Recover, serve, and (if wanted) tick; closed in order."""
+    settings = Settings(store=store, dashboard=ray.address)
+    service = Service(settings, load_cluster(cluster, "cluster.yaml") if cluster else None, "source")
+    await service.runs.recover()
+    runner = web.AppRunner(application(service), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    await web.SockSite(runner, door.open_socket(store)).start()
+    code = store / "their-code"
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text("print('training')\n")
+    built = package.build(code)
+    service.packages.store(built.digest, built.content)
+    transport = AiohttpTransport("http://controller", unix_socket=str(store / door.SOCKET_NAME))
+    task = asyncio.create_task(service.reconciler.run()) if ticks else None
+    try:
+        yield Harness(ray, service, ControllerClient(transport), store, built.digest)
+    finally:
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        service.hub.close()
+        await transport.close()
+        await runner.cleanup()
+        await service.close()
+
+
+@asynccontextmanager
+async def short_folder() -> AsyncGenerator[Path]:
+    """A folder whose name is short enough for a socket in it."""
+    folder = Path(tempfile.mkdtemp(prefix="rd-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
