@@ -179,7 +179,7 @@ def _busy(row: NodeRow) -> int:
 
 
 NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", 20, _name, sort=lambda row: row.node.name),
+    Column("node", "NODE", 16, _name, sort=lambda row: row.node.name),
     Column("role", "ROLE", 6, lambda row: Cell(row.node.role, "muted"), sort=lambda row: row.node.role, drop=5),
     Column("ssh", "SSH", 10, lambda row: state_cell(row.node.ssh.state), sort=lambda row: row.node.ssh.state),
     Column("ray", "RAY", 7, lambda row: state_cell(row.node.ray.state), sort=lambda row: row.node.ray.state),

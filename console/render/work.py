@@ -198,7 +198,7 @@ RANK_COLUMNS: tuple[Column[RankRow], ...] = (
     Column(
         "rank", "RANK", 5, lambda row: Cell(str(row.rank.rank), "title"), align="right", sort=lambda row: row.rank.rank
     ),
-    Column("node", "NODE", 14, lambda row: Cell(safe(row.node_name)), sort=lambda row: row.node_name, grow=True),
+    Column("node", "NODE", 24, lambda row: Cell(safe(row.node_name)), sort=lambda row: row.node_name),
     Column("address", "ADDRESS", 15, lambda row: Cell(safe(row.rank.node_address), "muted"), drop=1),
     Column("gpu", "GPU", 4, lambda row: Cell(row.rank.gpu or "-"), align="right", sort=lambda row: row.rank.gpu),
     Column(

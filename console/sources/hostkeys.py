@@ -111,8 +111,8 @@ class HostKeys:
         )
         return Offered(host, port, with_port, key, same, other, key in revoked)
 
-    async def accept(self, files: Sequence[str], name: str, offered: Offered) -> bool:
-        """Ask about an unknown key, and file it after a yes. Asked about once; a no holds until `forget`."""
+    async def accept(self, new_keys: str | None, name: str, offered: Offered) -> bool:
+        """Ask about an unknown key, and file it in ``new_keys`` after a yes. Asked about once; a no holds until `forget`."""
         identity = (offered.host, offered.port, offered.fingerprint)
         async with self._one_at_a_time:
             if identity not in self._answers:
@@ -123,11 +123,11 @@ class HostKeys:
                     algorithm=offered.algorithm,
                     fingerprint=offered.fingerprint,
                     other_fingerprints=offered.other_types,
-                    path=files[0] if files else None,
+                    path=new_keys,
                 )
                 self._answers[identity] = self._ask is not None and await self._ask(question)
                 if self._answers[identity]:
-                    await self._file(files, name, offered)
+                    await self._file(new_keys, name, offered)
             return self._answers[identity]
 
     @property
@@ -141,17 +141,17 @@ class HostKeys:
             if not self._answers[identity]:
                 del self._answers[identity]
 
-    async def _file(self, files: Sequence[str], name: str, offered: Offered) -> None:
+    async def _file(self, new_keys: str | None, name: str, offered: Offered) -> None:
         public = offered.key.export_public_key("openssh").decode().split()
         line = f"{_filed(offered.host, offered.port, offered.filed_with_port)} {public[0]} {public[1]}"
         for known in self._files.values():
             known.load(line)
-        if not files:
+        if new_keys is None:
             return
         try:
-            await asyncio.to_thread(_append, Path(files[0]), line)
+            await asyncio.to_thread(_append, Path(new_keys), line)
         except OSError as error:
-            self.unsaved[name] = f"its host key is accepted for this session only, since {files[0]}: {error.strerror}"
+            self.unsaved[name] = f"its host key is accepted for this session only, since {new_keys}: {error.strerror}"
 
 
 def _filed(host: str, port: int, with_port: bool) -> str:

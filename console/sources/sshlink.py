@@ -248,7 +248,7 @@ class Link:
             if not keys.can_ask:
                 raise _Failed(f"{result.sentence}, and there is nobody to ask; connect once with ssh", True, True)
             self._set(self.status.state, f"{result.sentence}: to be confirmed")
-            if not await keys.accept(self.settings.known_hosts, self.host.name, result.offered):
+            if not await keys.accept(self.settings.new_keys, self.host.name, result.offered):
                 raise _Failed(f"{result.sentence} was not accepted", True, True)
         raise _Failed("the host showed two different unknown keys in a row", True)
 

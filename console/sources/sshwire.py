@@ -49,7 +49,9 @@ class Settings:
     user: str
     jump: str | None
     known_hosts: tuple[str, ...]
-    """Files; the first is where an accepted key goes."""
+    """Files to read."""
+    new_keys: str | None
+    """The file that an accepted key goes to; ``None``: nowhere (`UserKnownHostsFile none`)."""
     identities: tuple[str, ...]
     """Key files to offer; empty: the default ones."""
     with_agent: bool
@@ -73,7 +75,7 @@ def resolve(host: Host, config: UserConfig) -> Settings:
     )
     named = cast("list[str]", plain.config.get("IdentityFile", []))
     identities = host.identity_files or tuple(path for path in named if os.path.isfile(os.path.expanduser(path)))
-    known_hosts = _known_hosts_files(host, plain)
+    user_files, system_files = _known_hosts_files(host, plain)
     jump = host.jump if host.jump is not None else cast("str | None", plain.tunnel or None)
     agent = plain.config.get("IdentityAgent", os.environ.get("SSH_AUTH_SOCK", ""))
     arguments |= {
@@ -96,7 +98,8 @@ def resolve(host: Host, config: UserConfig) -> Settings:
         port=plain.port,
         user=plain.username,
         jump=None if jump in ("none", "") else jump,
-        known_hosts=known_hosts,
+        known_hosts=(*user_files, *system_files),
+        new_keys=user_files[0] if user_files else None,
         identities=identities,
         with_agent=bool(agent),
         alias=plain.host_key_alias,
@@ -104,12 +107,13 @@ def resolve(host: Host, config: UserConfig) -> Settings:
     )
 
 
-def _known_hosts_files(host: Host, plain: asyncssh.SSHClientConnectionOptions) -> tuple[str, ...]:
+def _known_hosts_files(host: Host, plain: asyncssh.SSHClientConnectionOptions) -> tuple[list[str], list[str]]:
+    """The user's files and the system's."""
     if host.known_hosts is not None:
-        return (host.known_hosts,)
+        return [host.known_hosts], []
     user_files = cast("list[str]", plain.config.get("UserKnownHostsFile", ["~/.ssh/known_hosts"]))
     system_files = cast("list[str]", plain.config.get("GlobalKnownHostsFile", ["/etc/ssh/ssh_known_hosts"]))
-    return tuple(os.path.expanduser(name) for name in (*user_files, *system_files))
+    return [os.path.expanduser(name) for name in user_files], [os.path.expanduser(name) for name in system_files]
 
 
 class Attempt(asyncssh.SSHClient):
@@ -250,7 +254,7 @@ def _host_key(error: asyncssh.Error, attempt: Attempt, place: str) -> Failure:
     if offered.same_type:
         return Failure(
             f"the host key of {place} has CHANGED: on file is {', '.join(offered.same_type)}, it now shows "
-            f"{offered.fingerprint}; if that is right, remove the old line from {attempt.settings.known_hosts[0]}",
+            f"{offered.fingerprint}; if that is right, remove the old line from {' or '.join(attempt.settings.known_hosts)}",
             settled=True,
         )
     return Failure(f"unknown host key {offered.algorithm} {offered.fingerprint}", settled=True, offered=offered)

@@ -322,6 +322,9 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
             self.workers.cancel_group(self, "order")
         for _ in self._order.steps():
             pass
+        if len(self._order.stale_texts) <= AT_ONCE_ROWS:
+            for _ in self._order.refresh_texts():
+                pass
         self._arranged()
 
     async def _work(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -55,7 +56,8 @@ class AiohttpTransport:
                 f"{self.where}{path}",
                 params=params,
                 json=json,
-                data=content,
+                # As a file it is sent in pieces, and the event loop is not held up by a large one.
+                data=None if content is None else io.BytesIO(content),
                 headers=headers,
                 timeout=bounds,
                 allow_redirects=False,

@@ -115,6 +115,18 @@ async def test_a_changed_key_is_refused_with_both_fingerprints(
     assert sshd.known_hosts.read_text() == before
 
 
+async def test_a_config_without_a_file_for_keys_files_none(make_sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    sshd = make_sshd(trusted=False)
+    config = tmp_path / "config"
+    config.write_text("Host *\n  UserKnownHostsFile none\n  GlobalKnownHostsFile /nonexistent/system\n")
+    person = Person()
+    async with Connections(person) as connections:
+        await connections.add(sshd.host("first", known_hosts=None, config=str(config))).ready()
+        await connections.add(sshd.host("second", known_hosts=None, config=str(config))).ready()
+    (question,) = person.questions
+    assert question.path is None
+
+
 async def test_a_hashed_entry_counts(make_sshd: Callable[..., Sshd], connections: Connections) -> None:
     sshd = make_sshd()
     openssh("-q", "-H", "-f", str(sshd.known_hosts))

@@ -236,7 +236,7 @@ _seen = st.builds(
 _wishes = st.sampled_from(["", "", "", "stop", "now", "posted"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     kind=st.sampled_from(["train", "ray"]),
     course=st.lists(st.tuples(_seen, _wishes, st.floats(0, 100)), max_size=25),

@@ -1,0 +1,109 @@
+"""Makes ``screenshots/`` from the real app on a real demo: ``python -m tests.screenshots``.
+
+Keys are pressed as a person would; a picture is taken when what it is of is on the screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from console.app import RaydeckApp
+from console.demo.runner import Demo
+from console.render.work import progress_of
+from console.screens.fleet import FleetScreen
+from console.screens.logs import LogScreen
+from console.screens.node import NodeScreen
+from console.screens.run import RunScreen
+from console.screens.work import RunsScreen
+from console.settings import Settings
+from jobs.model import Run
+
+FOLDER = Path(__file__).parent.parent / "screenshots"
+SIZE = (132, 38)
+STEPS = 120
+"""How far the sample has come when pictures are taken."""
+
+
+async def until(pilot: Pilot[Any], what: str, condition: Callable[[], bool], limit: float = 90.0) -> None:
+    """Wait for a condition; raises `TimeoutError` with what it was."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {limit:.0f} s")
+        await pilot.pause(0.05)
+
+
+def newest_run(app: RaydeckApp) -> Run | None:
+    """The run that was launched last."""
+    runs = app.session.work.runs.values() if app.session else ()
+    return max(runs, key=lambda run: run.submitted_at, default=None)
+
+
+def step_of(app: RaydeckApp) -> int:
+    """How far it has come."""
+    run = newest_run(app)
+    point = progress_of(run) if run else None
+    return point.step if point else 0
+
+
+@contextlib.asynccontextmanager
+async def on_a_demo(size: tuple[int, int]) -> Any:
+    """The app and its pilot on a demo that has just started; all gone afterwards."""
+    demo = Demo()
+    try:
+        async for event in demo.events():
+            print(event["event"], event.get("name", ""), event.get("state", ""), file=sys.stderr)
+        app = RaydeckApp(Settings(theme="raydeck-dark"), dict(os.environ), demo.context(), None)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
+            try:
+                yield app, pilot
+            finally:
+                await app.close_session()
+    finally:
+        await demo.close()
+
+
+async def make() -> None:
+    """Launch the sample, look at everything, take a picture of each screen."""
+    FOLDER.mkdir(exist_ok=True)
+    async with on_a_demo(SIZE) as (app, pilot):
+
+        async def shot(name: str) -> None:
+            await pilot.pause(1.2)
+            (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="raydeck"), encoding="utf-8")
+            print(f"screenshots/{name}.svg")
+
+        await until(pilot, "the controller", lambda: app.session.work.controller.state == "ok")
+        await pilot.press("S", "enter")
+        await until(pilot, "the preview", lambda: type(app.screen).__name__ == "ConfirmDialog")
+        await pilot.press("y")
+        await until(pilot, "the runs", lambda: isinstance(app.screen, RunsScreen))
+        await until(pilot, f"step {STEPS}", lambda: step_of(app) >= STEPS)
+        await shot("runs")
+        await pilot.press("enter")
+        await until(pilot, "the run", lambda: isinstance(app.screen, RunScreen))
+        await shot("run")
+        await pilot.press("l")
+        await until(pilot, "the log", lambda: isinstance(app.screen, LogScreen))
+        await shot("log")
+        await pilot.press("1")
+        await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
+        await pilot.press("j")
+        await shot("fleet")
+        await pilot.press("enter")
+        await until(pilot, "the node", lambda: isinstance(app.screen, NodeScreen))
+        await shot("node")
+
+
+if __name__ == "__main__":
+    asyncio.run(make())
