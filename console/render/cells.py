@@ -6,6 +6,7 @@ Pure: no clock, no screen. A style is a name; what it looks like is the theme's 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from rich.cells import cell_len, get_character_cell_size
@@ -32,6 +33,7 @@ __all__ = [
     "fit_spans",
     "glyph",
     "is_ascii",
+    "level_look",
     "level_sign",
     "level_style",
     "mini_bars",
@@ -254,15 +256,34 @@ def level_style(level: Level) -> str:
     return LEVEL_STYLES[min(3, int(level / 25))]
 
 
+@cache
+def _looks(plain: bool) -> list[tuple[str, str]]:
+    """Sign and style of each whole percent; ``plain`` keeps the two alphabets apart."""
+    del plain  # only the key: `level_sign` looks at the switch itself
+    return [(level_sign(float(level)), level_style(float(level))) for level in range(101)]
+
+
+def level_look(level: Level) -> tuple[str, str]:
+    """`level_sign` and `level_style` of a level, rounded to a whole percent. For those who paint thousands."""
+    if (type(level) is float or type(level) is int) and 0 <= level <= 100:
+        return _looks(is_ascii())[int(level + 0.5)]
+    return level_sign(level), level_style(level)
+
+
 def mini_bars(values: Sequence[Level]) -> Spans:
     """One sign for each value, neighbours of one style joined."""
     out: list[Cell] = []
+    signs, style = "", None
     for value in values:
-        sign, style = level_sign(value), level_style(value)
-        if out and out[-1].style == style:
-            out[-1] = Cell(out[-1].text + sign, style)
+        sign, look = level_look(value)
+        if look == style:
+            signs += sign
         else:
-            out.append(Cell(sign, style))
+            if style is not None:
+                out.append(Cell(signs, style))
+            signs, style = sign, look
+    if style is not None:
+        out.append(Cell(signs, style))
     return tuple(out)
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from jobs.errors import RaydeckError
+from jobs.errors import RaydeckError, Refused
 
 if TYPE_CHECKING:
     import asyncssh
@@ -42,10 +42,12 @@ class Forwards:
         self._servers: list[asyncio.Server] = []
         self._streams: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
+        self._closed = False
 
     async def to_path(self, target: Target) -> str:
-        """The local Unix socket that leads to ``target``."""
+        """The local Unix socket that leads to ``target``. Raises `Refused` after `close`."""
         async with self._lock:
+            self._require_open()
             if target not in self._paths:
                 if self._folder is None:
                     self._folder = Path(tempfile.mkdtemp(prefix="raydeck-"))
@@ -55,8 +57,9 @@ class Forwards:
             return self._paths[target]
 
     async def to_port(self, target: Target) -> int:
-        """The port on 127.0.0.1 that leads to ``target``."""
+        """The port on 127.0.0.1 that leads to ``target``. Raises `Refused` after `close`."""
         async with self._lock:
+            self._require_open()
             if target not in self._ports:
                 server = await asyncio.start_server(self._handler(target), "127.0.0.1", 0)
                 self._servers.append(server)
@@ -65,6 +68,8 @@ class Forwards:
 
     async def close(self) -> None:
         """Stop listening, cut what runs, remove the folder."""
+        async with self._lock:
+            self._closed = True
         for server in self._servers:
             server.close()
         for stream in list(self._streams):
@@ -76,6 +81,10 @@ class Forwards:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Refused("the connection that this forward goes through has been closed")
 
     def _handler(self, target: Target) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -112,7 +112,7 @@ class HostKeys:
         return Offered(host, port, with_port, key, same, other, key in revoked)
 
     async def accept(self, new_keys: str | None, name: str, offered: Offered) -> bool:
-        """Ask about an unknown key, and file it in ``new_keys`` after a yes. Asked about once; a no holds until `forget`."""
+        """Ask about an unknown key, and file it in ``new_keys`` after a yes. Once; a no holds until `forget`."""
         identity = (offered.host, offered.port, offered.fingerprint)
         async with self._one_at_a_time:
             if identity not in self._answers:

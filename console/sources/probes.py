@@ -112,6 +112,8 @@ class NodeWatcher:
         self._trouble = ""
         self._trouble_since = 0.0
         self._stream: _Stream | None = None
+        self._calm = True
+        """The probe was not silent when last looked at."""
         self._pings = itertools.count(1)
         self._asked: dict[str, tuple[float, float]] = {}
         self._clocks: deque[tuple[float, float]] = deque(maxlen=ROUND_TRIPS_KEPT)
@@ -154,7 +156,7 @@ class NodeWatcher:
             stream.session = await self.connection.open_stream(program.argv, stream.on_data, stream.on_end)
         except RaydeckError as error:
             return error.sentence if self.connection.is_up else ""
-        self._stream = stream
+        self._stream, self._calm = stream, True
         stream.session.write(program.blob)
         try:
             return explain(await stream.ended, stream)
@@ -194,13 +196,16 @@ class NodeWatcher:
         if stream is None or stream.session is None:
             return
         quiet = now - stream.heard
+        if quiet <= SILENT_SECONDS and self._calm and now < stream.next_ping:
+            return  # the usual case
         if stream.lines == 0:
             if quiet > FIRST_LINE_SECONDS:
                 stream.give_up(f"the probe was started and says nothing for {FIRST_LINE_SECONDS:.0f} s")
             return
         if quiet > HUNG_SECONDS:
             stream.give_up(f"the probe hung for {HUNG_SECONDS:.0f} s and is started again")
-        self.connection.set_quiet("the probe says nothing, though sshd answers" if quiet > SILENT_SECONDS else "")
+        self._calm = quiet <= SILENT_SECONDS
+        self.connection.set_quiet("" if self._calm else "the probe says nothing, though sshd answers")
         if now >= stream.next_ping:
             stream.next_ping = now + PING_SECONDS
             name = str(next(self._pings))
@@ -230,6 +235,7 @@ class _Stream:
         self.session: Session | None = None
         self.ended: asyncio.Future[CommandEnd] = asyncio.get_running_loop().create_future()
         self.heard = time.monotonic()
+        """When facts or a sample came last. An answer to a ping is no sign of readings."""
         self.lines = 0
         self.next_ping = 0.0
         self.fault = ""
@@ -259,7 +265,8 @@ class _Stream:
             except WireError as error:
                 self._foreign(line, error)
                 continue
-            self.heard = received
+            if type(decoded) is not Pong:
+                self.heard = received
             if self.lines == 0 and self._banner:
                 first = self._banner[0].decode(errors="replace").strip()[:60]
                 self.note = f"a login script prints to standard output ({first!r}), which is passed over"

@@ -43,9 +43,14 @@ JUMP_SECONDS = 20.0
 """How long one try waits for its jump host."""
 
 
+_wire_module: list[Any] = []
+
+
 async def load_wire() -> Any:
     """The module `console.sources.sshwire`, which brings the SSH library: 250 ms the first time, spent in a thread."""
-    return await asyncio.to_thread(importlib.import_module, "console.sources.sshwire")
+    if not _wire_module:
+        _wire_module.append(await asyncio.to_thread(importlib.import_module, "console.sources.sshwire"))
+    return _wire_module[0]
 
 
 class Commons:
@@ -165,6 +170,8 @@ class Link:
         if self._wire is None or self._attempt is None:
             return
         quiet = now - self._attempt.last_heard
+        if quiet <= SILENT_SECONDS and not self._quiet_reason and self.status.state is State.UP:
+            return  # the usual case, four times a second for each node
         if quiet > GIVEN_UP_SECONDS:
             self._drop(f"no answer for {quiet:.0f} s")
         elif quiet > SILENT_SECONDS:

@@ -252,9 +252,10 @@ def _host_key(error: asyncssh.Error, attempt: Attempt, place: str) -> Failure:
     if offered.revoked:
         return Failure(f"the host key of {place}, {offered.fingerprint}, is marked as revoked", settled=True)
     if offered.same_type:
+        files = " or ".join(attempt.settings.known_hosts)
         return Failure(
             f"the host key of {place} has CHANGED: on file is {', '.join(offered.same_type)}, it now shows "
-            f"{offered.fingerprint}; if that is right, remove the old line from {' or '.join(attempt.settings.known_hosts)}",
+            f"{offered.fingerprint}; if that is right, remove the old line from {files}",
             settled=True,
         )
     return Failure(f"unknown host key {offered.algorithm} {offered.fingerprint}", settled=True, offered=offered)

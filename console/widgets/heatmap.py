@@ -15,15 +15,24 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from console.render.cells import Cell, Level, cell_len, count, fit, glyph, is_ascii, level_sign, level_style
+from console.render.cells import (
+    LEVEL_UNKNOWN,
+    Cell,
+    Level,
+    cell_len,
+    count,
+    fit,
+    glyph,
+    is_ascii,
+    level_sign,
+    level_style,
+)
 from console.widgets.grid import Grid, choose_grid, short_names
-from console.widgets.paint import PaintedView
+from console.widgets.paint import PaintedView, joined
 
 GpuCell = tuple[Level, str]
 """A level (percent, or why there is none) and a style name. An empty style name: the one that goes with the level."""
 
-_NOTHING: GpuCell = (None, "")
-_HELD = Style(reverse=True)
 _SELECTED = Style(underline=True, bold=True)
 
 
@@ -199,15 +208,27 @@ class Heatmap(PaintedView):
 
     # Painting
 
-    def _refresh_lines(self, lines: Iterable[int]) -> None:
-        top, page, width = self.scroll_offset.y, self._page, self.size.width
+    def _refresh_lines(self, lines: Collection[int]) -> None:
+        """Paint these lines, and put on screen only those that look different: a busy fleet mostly stays as it is."""
+        top, page = self.scroll_offset.y, self._page
+        shown = [line for line in lines if top <= line < top + page]
+        before = {line: self._strips.get(line) for line in shown}
         for line in lines:
             self._strips.pop(line, None)
-        shown = [line - top for line in lines if top <= line < top + page]
-        if len(shown) * 2 > page:
+        changed: list[int] = []
+        width = self.scrollable_content_region.width
+        for line in shown:
+            old = before[line]
+            if old is not None:
+                new = self._line(line, width)
+                self._strips[line] = old if new == old else new
+                if new == old:
+                    continue
+            changed.append(line - top)
+        if len(changed) == page:
             self.refresh()
-        elif shown:
-            self.refresh(*(Region(0, y, width, 1) for y in shown))
+        elif changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def _refresh_legend(self) -> None:
         self.refresh(Region(0, max(0, self.size.height - 1), self.size.width, 1))
@@ -236,18 +257,8 @@ class Heatmap(PaintedView):
             selected = node == self._selected
             self._before(where, part, grid, selected, where == first, texts, styles)
             self._gpus(node, gpus, part, grid, selected, texts, styles)
-        return self._joined(texts, styles, grid.cells(row, len(self._groups)), width)
-
-    def _joined(self, texts: list[str], styles: list[Style], length: int, width: int) -> Strip:
-        """Texts of ``length`` cells as a line of ``width``, neighbours of one style in one segment."""
-        blank = self.palette.blank
-        segments: list[Segment] = []
-        begin = 0
-        for end in range(1, len(texts) + 1):
-            if end == len(texts) or styles[end] is not styles[begin]:
-                segments.append(Segment("".join(texts[begin:end]), styles[begin]))
-                begin = end
-        return Strip(segments, length).adjust_cell_length(width, blank)
+        length = grid.cells(row, len(self._groups))
+        return joined(texts, styles, length).adjust_cell_length(width, self.palette.blank)
 
     def _before(
         self,
@@ -305,27 +316,29 @@ class Heatmap(PaintedView):
         wide = grid.form.cell
         signs, looks = self._looks(wide)
         named = self.palette.styles()
-        cells = self.levels(node)
-        held = self._held.get(node)
-        plain = held is None and (not selected or grid.label)
         start = part * grid.columns
-        for gpu in range(start, min(start + grid.columns, gpus)):
-            level, name = cells[gpu] if gpu < len(cells) else _NOTHING
+        stop = min(start + grid.columns, gpus)
+        cells = self.levels(node)[start:stop]
+        first = len(styles)
+        for level, name in cells:
             if (type(level) is float or type(level) is int) and 0 <= level <= 100:
                 whole = int(level + 0.5)
-                text = signs[whole]
-                style = named[name] if name else looks[whole]
+                texts.append(signs[whole])
+                styles.append(named[name] if name else looks[whole])
             else:
                 sign = level_sign(level)
-                text = f"  {sign} " if wide == 4 else sign * wide
-                style = named[name or level_style(level)]
-            if not plain:
-                if held is not None and gpu in held:
-                    style = style + _HELD
+                texts.append(f"  {sign} " if wide == 4 else sign * wide)
+                styles.append(named[name or level_style(level)])
+        if len(cells) < stop - start:  # announced, and not told of
+            texts.append((f"  {LEVEL_UNKNOWN} " if wide == 4 else LEVEL_UNKNOWN * wide) * (stop - start - len(cells)))
+            styles.append(named["muted"])
+        held = self._held.get(node, ())
+        if held or (selected and not grid.label):
+            for i in range(first, first + len(cells)):
+                if start + i - first in held:
+                    styles[i] = self.palette.held
                 elif selected and not grid.label:
-                    style = style + _SELECTED
-            texts.append(text)
-            styles.append(style)
+                    styles[i] = styles[i] + _SELECTED
         if start + grid.columns > gpus:
             texts.append(" " * wide * (start + grid.columns - max(start, gpus)))
             styles.append(self.palette.blank)
@@ -347,7 +360,7 @@ class Heatmap(PaintedView):
         segments = [self.palette.segment(cell) for cell in cells]
         room = width - cell_len(left) - 2
         if self._held:
-            segments += [Segment(" ", self.palette.blank), Segment("held", self.palette.style("load3") + _HELD)]
+            segments += [Segment(" ", self.palette.blank), Segment("held", self.palette.held)]
             room -= 5
         if room < len(right):
             return self.palette.strip([Cell(fit(right, width, "right"), "title")], width)

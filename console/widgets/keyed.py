@@ -6,16 +6,16 @@ It never holds rows: it holds keys, and asks for a row when it needs one.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic
+from typing import ClassVar, Generic
 
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
 from console.render.cells import Column, Row
+from console.widgets import events
 from console.widgets.order import RowOrder
 from console.widgets.paint import PaintedView
 
@@ -48,54 +48,10 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
     """What stands in the way of showing rows (loading, failed and why). Over rows it takes the bottom line."""
     message_style: reactive[str] = reactive("info")
 
-    class _About(Message, namespace="virtual_table"):
-        """A fact about the row of one key; a newer one replaces an older one that waits."""
-
-        def __init__(self, table: "KeyedView[Any]", key: str) -> None:
-            self.table = table
-            self.key = key
-            super().__init__()
-
-        @property
-        def control(self) -> "KeyedView[Any]":
-            return self.table
-
-    class Highlighted(_About, namespace="virtual_table"):
-        """The cursor stands on another key."""
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, KeyedView.Highlighted) and message.table is self.table
-
-    class Opened(_About, namespace="virtual_table"):
-        """Enter was pressed on a row, or it was clicked twice."""
-
-    class Marked(Message, namespace="virtual_table"):
-        """The marks changed."""
-
-        def __init__(self, table: "KeyedView[Any]", keys: frozenset[str]) -> None:
-            self.table = table
-            self.keys = keys
-            super().__init__()
-
-        @property
-        def control(self) -> "KeyedView[Any]":
-            return self.table
-
-    class Arranged(Message, namespace="virtual_table"):
-        """Other rows are shown, or in another order: a filter or a sort has come through."""
-
-        def __init__(self, table: "KeyedView[Any]", visible: int, total: int) -> None:
-            self.table = table
-            self.visible = visible
-            self.total = total
-            super().__init__()
-
-        @property
-        def control(self) -> "KeyedView[Any]":
-            return self.table
-
-        def can_replace(self, message: Message) -> bool:
-            return isinstance(message, KeyedView.Arranged) and message.table is self.table
+    Highlighted = events.Highlighted
+    Opened = events.Opened
+    Marked = events.Marked
+    Arranged = events.Arranged
 
     def __init__(self, columns: Sequence[Column[Row]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)

@@ -24,24 +24,24 @@ class Lines(Widget):
         super().__init__(id=id)
         self._source = source
         self._most = most
-        self._lines: list[Spans] = []
+        self._lines: list[Spans] | None = None
         self._palette: Palette | None = None
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """The number of lines."""
-        self._lines = list(self._source(width))[: self._most]
-        return max(1, len(self._lines))
+        self._lines = lines = list(self._source(width))[: self._most]
+        return max(1, len(lines))
 
     def touch(self) -> None:
         """The lines may be others; laid out again only if their number is."""
         if not self.is_attached or self.size.width == 0:
             return
-        before = len(self._lines)
+        before = self._lines
         self._lines = list(self._source(self.size.width))[: self._most]
-        self.refresh(layout=len(self._lines) != before)
+        self.refresh(layout=before is not None and len(self._lines) != len(before))
 
     def on_resize(self) -> None:
-        """Another width, or the first."""
+        """Another width."""
         self.touch()
 
     def notify_style_update(self) -> None:
@@ -53,5 +53,7 @@ class Lines(Widget):
         """One line."""
         if self._palette is None:
             self._palette = Palette(self)
+        if self._lines is None:
+            self._lines = list(self._source(self.size.width))[: self._most]
         spans = self._lines[y] if y < len(self._lines) else ()
         return self._palette.strip(fit_spans(spans, self.size.width), self.size.width)

@@ -4,11 +4,9 @@ The text is made safe and secrets are painted over here, at the last moment; the
 """
 
 import re
-from collections.abc import Iterator
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
@@ -16,8 +14,9 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
-from console.render.cells import Cell, cell_len, count, fit, glyph, redact, safe
+from console.render.cells import Cell, count, fit, glyph, safe
 from console.widgets.buffer import LineBuffer, LineSource, LogLine
+from console.widgets.logline import fold_of, shown, strip_of
 from console.widgets.paint import PaintedView
 from console.widgets.search import compiled, find
 
@@ -25,10 +24,6 @@ __all__ = ["LineBuffer", "LineSource", "LogLine", "LogView"]
 
 FRAME_SECONDS = 1 / 15
 SIDEWAYS = 8
-PAINT_LIMIT = 8_192
-"""Characters of a line that are painted at most."""
-RANK_STYLES = ("accent", "info", "ok", "simulated", "busy", "key")
-_SEVERITY = re.compile(r"\b(?:(error|fatal|critical|traceback|exception|failed|xid)|(warn|warning))\b", re.IGNORECASE)
 
 
 class LogView(PaintedView, can_focus=True):
@@ -337,63 +332,26 @@ class LogView(PaintedView, can_focus=True):
         lines = self._source.lines(self._top + y, self._top + y + 1)
         if not lines:
             return Strip.blank(width, self.palette.blank)
-        prefix, text, style = self._parts(lines[0], width)
-        strip = Strip([*prefix, *self._text(text, style, self._found_here(self._top + y))])
-        left = sum(cell_len(segment.text) for segment in prefix)
+        line = shown(lines[0])
+        strip = strip_of(line, self.palette, self._pattern, self._found_here(self._top + y))
         if self._left:
-            body = strip.crop(left + self._left, max(left + self._left, strip.cell_length))
-            strip = Strip([*prefix, *body])
+            start = line.indent + self._left
+            strip = Strip.join([strip.crop(0, line.indent), strip.crop(start, max(start, strip.cell_length))])
         if strip.cell_length > width:
-            more = Segment(glyph("…", "~"), self.palette.style("muted"))
-            strip = Strip([*strip.crop(0, width - 1), more])
+            more = Strip([Segment(glyph("…", "~"), self.palette.style("muted"))])
+            strip = Strip.join([strip.crop(0, width - 1), more])
         return strip.adjust_cell_length(width, self.palette.blank)
 
     def _found_here(self, position: int) -> bool:
         return self._found is not None and position + self._source.dropped() == self._found
 
-    def _parts(self, line: LogLine, width: int) -> tuple[list[Segment], str, str]:
-        """A line's rank as segments, its text as it may be painted, and the style of that."""
-        raw = line.text
-        if len(raw) > PAINT_LIMIT:
-            raw = f"{raw[:PAINT_LIMIT]} [{count(len(raw) - PAINT_LIMIT)} characters more]"
-        text = safe(redact(raw))
-        found = _SEVERITY.search(text)
-        style = "" if found is None else "bad" if found[1] else "warn"
-        prefix: list[Segment] = []
-        if line.rank is not None:
-            name = RANK_STYLES[line.rank % len(RANK_STYLES)]
-            prefix.append(Segment(f"{line.rank:>3} ", self.palette.style(name)))
-        return prefix, text, style
-
-    def _text(self, text: str, name: str, found: bool) -> Iterator[Segment]:
-        """A text with its matches coloured."""
-        style = self.palette.style(name)
-        if self._pattern is None:
-            yield Segment(text, style)
-            return
-        match_style = self.palette.style("match") + Style(underline=found)
-        last = 0
-        for match in self._pattern.finditer(text):
-            if match.end() > match.start():
-                if match.start() > last:
-                    yield Segment(text[last : match.start()], style)
-                yield Segment(match[0], match_style)
-                last = match.end()
-        if last < len(text) or not text:
-            yield Segment(text[last:], style)
-
     # Folding
-
-    def _folds(self, line: LogLine, width: int) -> int:
-        prefix, text, _ = self._parts(line, width)
-        room = max(1, width - sum(cell_len(segment.text) for segment in prefix))
-        return max(1, -(-cell_len(text) // room))
 
     def _rows_from_end(self) -> list[tuple[LogLine, int]]:
         width, page, total = self.scrollable_content_region.width, self._page, self._source.count()
         rows: list[tuple[LogLine, int]] = []
         for line in reversed(self._source.lines(max(0, total - page), total)):
-            rows[:0] = [(line, fold) for fold in range(self._folds(line, width))]
+            rows[:0] = [(line, fold) for fold in range(shown(line).folds(width))]
             if len(rows) >= page:
                 break
         return rows[-page:]
@@ -404,7 +362,7 @@ class LogView(PaintedView, can_focus=True):
         width, page = self.scrollable_content_region.width, self._page
         rows: list[tuple[LogLine, int]] = []
         for line in self._source.lines(self._top, self._top + page):
-            rows.extend((line, fold) for fold in range(self._folds(line, width)))
+            rows.extend((line, fold) for fold in range(shown(line).folds(width)))
             if len(rows) >= page:
                 break
         return rows[:page]
@@ -414,12 +372,7 @@ class LogView(PaintedView, can_focus=True):
             self._screen_rows = self._rows()
         if y >= len(self._screen_rows):
             return Strip.blank(width, self.palette.blank)
-        line, fold = self._screen_rows[y]
-        prefix, text, style = self._parts(line, width)
-        left = sum(cell_len(segment.text) for segment in prefix)
-        room = max(1, width - left)
-        body = Strip(self._text(text, style, False))
-        body = body.crop(fold * room, min((fold + 1) * room, max(fold * room, body.cell_length)))
-        if fold and left:
-            prefix = [Segment(" " * left, self.palette.blank)]
-        return Strip([*prefix, *body]).adjust_cell_length(width, self.palette.blank)
+        raw, fold = self._screen_rows[y]
+        line = shown(raw)
+        strip = strip_of(line, self.palette, self._pattern, False)
+        return fold_of(strip, line, fold, width, self.palette).adjust_cell_length(width, self.palette.blank)

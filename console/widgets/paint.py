@@ -5,7 +5,7 @@ with a style name's colour over them. They are made once for a theme and a state
 than painting a cell.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from rich.segment import Segment
@@ -22,9 +22,12 @@ Ground = Literal["", "cursor", "head"]
 """What lies under the text: the widget's background, the cursor's bar, or a heading."""
 
 
-def _color(value: str) -> Style:
-    color = Color.parse(value)
-    return Style.null() if color.is_transparent else Style(color=color.rich_color)
+def _bar(variables: Mapping[str, str], name: str) -> Style:
+    """The colours of a bar: the theme's, or the colours turned around where the theme has none."""
+    front, back = Color.parse(variables[f"{name}-foreground"]), Color.parse(variables[f"{name}-background"])
+    if back.is_transparent or back.ansi == -1:
+        return Style(reverse=True)
+    return Style(color=None if front.is_transparent else front.rich_color, bgcolor=back.rich_color)
 
 
 class _Styles(dict[str, Style]):
@@ -42,12 +45,9 @@ class Palette:
         base = widget.rich_style
         theme = widget.app.current_theme
         variables = widget.app.theme_variables
-        focus = "block-cursor" if widget.has_focus else "block-cursor-blurred"
-        front = _color(variables[f"{focus}-foreground"])
-        back = Color.parse(variables[f"{focus}-background"])
-        cursor = base + front + Style(bgcolor=back.rich_color, bold=widget.has_focus or None)
-        if back.is_transparent or back.ansi == -1:  # nothing to be seen in this theme: turn the colours around
-            cursor = base + Style(reverse=True)
+        cursor = base + (_bar(variables, "block-cursor" if widget.has_focus else "block-cursor-blurred"))
+        if widget.has_focus:
+            cursor += Style(bold=True)
         self.blank = base
         self._tables: dict[str, _Styles] = {"": _Styles(), "cursor": _Styles(), "head": _Styles()}
         for name in STYLES:
@@ -57,6 +57,8 @@ class Palette:
             self._tables["cursor"][name] = cursor + style.without_color
             self._tables["head"][name] = base + style_for("key" if name == "key" else "title", theme)
         self.cursor = cursor
+        self.held = base + _bar(variables, "block-cursor") + Style(underline=True)
+        """What stands out among many cells, whatever has the focus."""
 
     @staticmethod
     def _state(widget: Widget) -> tuple[object, ...]:
@@ -82,6 +84,23 @@ class Palette:
         """Cells as one line of ``width`` terminal cells, filled up or cut."""
         strip = Strip([self.segment(cell, ground) for cell in cells if cell.text])
         return strip.adjust_cell_length(width, self.cursor if ground == "cursor" else self.blank)
+
+
+def joined(texts: Sequence[str], styles: Sequence[Style], length: int | None = None) -> Strip:
+    """Texts in their styles as a line, neighbours of one style in one segment: what Textual does costs by the segment.
+
+    Args:
+        texts: From left to right.
+        styles: One for each text. Only the same object counts as the same style.
+        length: Their terminal cells, if known.
+    """
+    segments: list[Segment] = []
+    begin = 0
+    for end in range(1, len(texts) + 1):
+        if end == len(texts) or styles[end] is not styles[begin]:
+            segments.append(Segment("".join(texts[begin:end]), styles[begin]))
+            begin = end
+    return Strip(segments, length)
 
 
 class PaintedView(ScrollView, can_focus=False, inherit_bindings=False):

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from rich.segment import Segment
 from textual import events
 from textual.strip import Strip
 
-from console.render.cells import Cell, Column, Row, fit, fit_spans, glyph, spans_of
+from console.render.cells import Cell, Column, Row, fit, fit_spans, glyph
 from console.widgets.keyed import KeyedView
-from console.widgets.paint import Ground
+from console.widgets.paint import Ground, joined
 
 GUTTER = 2
-"""Cells at the left for the cursor's sign and the mark's."""
+"""Cells at the left for one sign, a mark's or the cursor's, and a space."""
 GAP = 1
+_GAP = " " * GAP
 
 
 def lay_out(columns: Sequence[Column[Row]], width: int) -> list[tuple[Column[Row], int]]:
@@ -61,11 +61,13 @@ class VirtualTable(KeyedView[Row]):
         self.empty = empty
         self._layout: list[tuple[Column[Row], int]] = []
         self._layout_width = -1
+        self._length = 0
 
     def _columns(self, width: int) -> list[tuple[Column[Row], int]]:
         if width != self._layout_width:
             self._layout = lay_out(self._order.columns, width)
             self._layout_width = width
+            self._length = max(GUTTER, GUTTER + sum(wide + GAP for _, wide in self._layout) - GAP)
             self._strips.clear()
         return self._layout
 
@@ -115,23 +117,28 @@ class VirtualTable(KeyedView[Row]):
         ground: Ground = "cursor" if under_cursor else ""
         styles = self.palette.styles(ground)
         marked = key in self.marked
-        sign = (glyph("▸", ">") if under_cursor else " ") + (glyph("●", "*") if marked else " ")
-        segments = [Segment(sign, styles["accent" if marked else ""])]
+        sign = glyph("●", "*") if marked else glyph("▸", ">") if under_cursor else " "
         row = self._order.row(key)
-        gap = Segment(" " * GAP, styles[""])
+        texts, looks = [sign + " "], [styles["accent" if marked else ""]]
         if row is None:
-            segments.append(Segment(fit(f"{key} is gone", max(1, width - GUTTER)), styles["muted"]))
+            texts.append(fit(f"{key} is gone", width - GUTTER))
+            looks.append(styles["muted"])
         else:
-            for i, (column, cells_wide) in enumerate(columns):
-                if i:
-                    segments.append(gap)
+            for column, cells_wide in columns:
                 cell = column.cell(row)
                 if isinstance(cell, Cell):
-                    segments.append(Segment(fit(cell.text, cells_wide, column.align), styles[cell.style]))
+                    texts.append(fit(cell.text, cells_wide, column.align))
+                    looks.append(styles[cell.style])
                 else:
-                    spans = fit_spans(spans_of(cell), cells_wide, column.align)
-                    segments.extend(Segment(span.text, styles[span.style]) for span in spans if span.text)
-        strip = Strip(segments).adjust_cell_length(width, styles[""])
+                    for span in fit_spans(cell, cells_wide, column.align):
+                        texts.append(span.text)
+                        looks.append(styles[span.style])
+                texts[-1] += _GAP
+            if columns:
+                texts[-1] = texts[-1][:-GAP]
+        # Every text has exactly its width, so that nobody has to measure the line.
+        length = max(GUTTER, width) if row is None else self._length
+        strip = joined(texts, looks, length).adjust_cell_length(width, styles[""])
         if not under_cursor:
             if len(self._strips) > 4 * self.size.height:
                 self._strips.clear()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -48,24 +48,22 @@ class RunFiles:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="files")
-        self._pending: dict[str, Future[object]] = {}
+        self._stuck: dict[str, Future[Any]] = {}
 
     async def apart(self, key: str, work: Callable[[], T], limit: float = READ_SECONDS) -> T:
         """Run ``work`` in a thread. Raises `Unreachable` if it, or the one before for ``key``, does not come back."""
-        before = self._pending.get(key)
-        if before is not None and not before.done():
+        self._stuck = {stuck: future for stuck, future in self._stuck.items() if not future.done()}
+        if key in self._stuck:
             raise Unreachable(f"the storage under {key} does not answer")
-        if len([future for future in self._pending.values() if not future.done()]) >= THREADS:
+        if len(self._stuck) >= THREADS:
             raise Unreachable("the storage of other runs does not answer, and holds all readers")
         future = self._threads.submit(work)
-        self._pending[key] = future  # type: ignore[assignment]
         try:
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), limit)
         except asyncio.TimeoutError:
+            if not future.cancel():  # it has begun, and a thread in the kernel cannot be called back
+                self._stuck[key] = future
             raise Unreachable(f"the storage under {key} does not answer") from None
-        finally:
-            if future.done():
-                self._pending.pop(key, None)
 
     async def report(self, attempt_directory: str) -> Report:
         """What the attempt's driver wrote. Never raises: what cannot be read is a reason."""

@@ -22,14 +22,10 @@ PIECE_BYTES = 64 * 1024
 class AiohttpTransport:
     """One place that requests go to, over a few kept connections. Make it inside the event loop, and close it."""
 
-    def __init__(self, where: str, *, unix_socket: str = "") -> None:
-        """``where`` is the base address; with ``unix_socket`` it is only its name, and the socket is used."""
+    def __init__(self, where: str) -> None:
+        """``where`` is the base address, such as ``http://127.0.0.1:8265``."""
         self.where = where.rstrip("/")
-        connector = (
-            aiohttp.UnixConnector(unix_socket, limit=CONNECTIONS)
-            if unix_socket
-            else aiohttp.TCPConnector(limit=CONNECTIONS)
-        )
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS)
         self._session = aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=True)
 
     async def close(self) -> None:

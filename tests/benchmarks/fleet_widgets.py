@@ -233,15 +233,18 @@ class _Terminal:
         self.written += len(data)
         return data
 
-    def wait_for(self, found: Callable[[str], bool], seconds: float) -> float | None:
-        """Read until what came satisfies ``found``; the time it took in seconds, or ``None``."""
+    def wait_for(self, found: Callable[[bytes], bool], seconds: float) -> float | None:
+        """Read until the end of what came satisfies ``found``; the time it took in seconds, or ``None``.
+
+        ``found`` must be quick: while it looks, nobody reads, and the time it takes would be counted.
+        """
         begun = time.perf_counter()
-        text = ""
+        end = b""
         while (left := begun + seconds - time.perf_counter()) > 0:
             data = self.read(left)
             at = time.perf_counter()
-            text = (text + data.decode(errors="replace"))[-400_000:]
-            if data and found(text):
+            end = (end + data)[-65_536:]
+            if data and found(end):
                 return at - begun
         return None
 
@@ -273,6 +276,9 @@ class _Terminal:
 
 
 _PLAIN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]")
+_CURSOR = "▸".encode()
+_BEHIND_CURSOR = 400
+"""Bytes after the cursor's sign among which its row's name stands."""
 
 
 def _measure(name: str, *, seconds: float, keys: int) -> Figures:
@@ -280,8 +286,8 @@ def _measure(name: str, *, seconds: float, keys: int) -> Figures:
     terminal = _Terminal([name])
     try:
         begun = time.perf_counter()
-        sign = {"bare": "0", "log": "step=", "heatmap": "idle", "datatable": "node-"}.get(kind, "node-")
-        if terminal.wait_for(lambda text: sign in _PLAIN.sub("", text), 60) is None:
+        sign = {"bare": b"0", "log": b"step=", "heatmap": b"idle"}.get(kind, b"node-")
+        if terminal.wait_for(lambda end: sign in end, 60) is None:
             raise RuntimeError(f"{name}: nothing was painted within 60 s")
         first = (time.perf_counter() - begun) * 1000
         terminal.drain(2.5)
@@ -303,16 +309,19 @@ def _measure(name: str, *, seconds: float, keys: int) -> Figures:
 def _press_down(terminal: _Terminal, keys: int) -> list[float]:
     """Press down and wait until another row than before is painted under the cursor."""
     times: list[float] = []
-    row = re.compile(r"▸.{0,4}(node-\d+)")
+    row = re.compile(r"\A▸ (node-\d+)")
     last = ""
 
-    def another(text: str) -> bool:
+    def another(end: bytes) -> bool:
         nonlocal last
-        found = row.findall(_PLAIN.sub("", text))
-        if found and found[-1] != last:
-            last = found[-1]
-            return True
-        return False
+        at = end.rfind(_CURSOR)
+        if at < 0:
+            return False
+        found = row.match(_PLAIN.sub("", end[at : at + _BEHIND_CURSOR].decode(errors="replace")))
+        if found is None or found[1] == last:
+            return False
+        last = found[1]
+        return True
 
     for i in range(keys):
         terminal.press("j")
@@ -329,7 +338,7 @@ def _press_follow(terminal: _Terminal, keys: int) -> list[float]:
     for i in range(keys):
         terminal.press("f")
         if i % 2 == 0:  # "paused" is painted when following ends, and by nothing else
-            took = terminal.wait_for(lambda text: "paused" in text, 3)
+            took = terminal.wait_for(lambda end: b"paused" in end, 3)
             if took is not None:
                 times.append(took * 1000)
         terminal.drain(0.11)

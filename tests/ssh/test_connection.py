@@ -130,6 +130,8 @@ async def test_forwards_lead_to_sockets_and_ports(sshd: Sshd, connections: Conne
     assert not list(Path(local).parent.parent.glob(Path(local).parent.name))
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
+    with pytest.raises(Refused, match="has been closed"):
+        await connection.forward_unix(peer.path)
 
 
 async def test_a_forward_to_nothing_closes(sshd: Sshd, connections: Connections, tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ class Deck(App[None]):
         super().__init__()
         self.shown = shown
         self._theme_name = theme
-        if css:
-            self.CSS = self.CSS + css  # read when the app starts
+        self._extra_css = css
+
+    def on_load(self) -> None:
+        if self._extra_css:
+            self.stylesheet.add_source(self._extra_css, read_from=("the test", ""))
 
     def compose(self) -> ComposeResult:
         yield from self.shown

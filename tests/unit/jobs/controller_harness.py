@@ -15,10 +15,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from console.sources.http import HttpTransport
 from jobs import package
 from jobs.client import ControllerClient
 from jobs.controller import door
-from jobs.controller.http import AiohttpTransport
 from jobs.controller.server import application
 from jobs.controller.service import Service, Settings
 from jobs.load import load_cluster
@@ -100,7 +100,7 @@ async def controller(ray: RayStandIn, store: Path, cluster: str = "", ticks: boo
     (code / "train.py").write_text("print('training')\n")
     built = package.build(code)
     service.packages.store(built.digest, built.content)
-    transport = AiohttpTransport("http://controller", unix_socket=str(store / door.SOCKET_NAME))
+    transport = HttpTransport.to_socket(str(store / door.SOCKET_NAME))
     task = asyncio.create_task(service.reconciler.run()) if ticks else None
     try:
         yield Harness(ray, service, ControllerClient(transport), store, built.digest)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from console.sources.http import HttpTransport
 from jobs.controller import events, server
-from jobs.controller.http import AiohttpTransport
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES
 from jobs.errors import Refused, Unreachable, Usage
 from jobs.load import FileMistakes
@@ -32,7 +32,7 @@ async def desk() -> AsyncGenerator[Harness]:
 
 
 async def raw(desk: Harness, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
-    transport = AiohttpTransport("http://controller", unix_socket=str(desk.store / "controller.sock"))
+    transport = HttpTransport.to_socket(str(desk.store / "controller.sock"))
     try:
         answer = await transport.request(method, path, content=body, headers=headers, timeout=5)
     finally:
