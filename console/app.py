@@ -7,7 +7,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import App, SystemCommand
@@ -16,8 +15,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from console.actions import ACTIONS, BY_NAME, check_keys
-from console.screens.base import DeckScreen
-from console.screens.dialogs import ConfirmDialog, Confirmed, LaunchDialog, TextDialog, help_text
+from console.screens.place import Place
 from console.screens.start import StartScreen
 from console.settings import Context, Settings
 from console.theme import THEMES, choose_theme
@@ -25,7 +23,8 @@ from jobs.errors import RaydeckError
 
 if TYPE_CHECKING:
     from console.demo.runner import Demo
-    from console.dispatch import Preview
+    from console.preview import Preview
+    from console.screens.dialogs import Confirmed
     from console.sources.hostkeys import HostKeyQuestion
     from console.sources.session import Session
 
@@ -40,17 +39,18 @@ class RaydeckApp(App[int]):
     """The console on one context, or on a demo that is still being started."""
 
     TITLE = "raydeck"
-    CSS_PATH = Path(__file__).with_name("raydeck.tcss")
+    CSS = "Screen { background: $background; color: $foreground; }"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "colon"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
 
-    def __init__(self, settings: Settings, environ: dict[str, str], context: Context | None, demo: Demo | None) -> None:
+    def __init__(self, settings: Settings, environ: dict[str, str], find: Callable[[], Context] | Demo) -> None:
+        """``find`` finds the context, behind the first frame; or a demo, which is yet to be started, has it."""
         super().__init__()
         self.settings = settings
         self.environ = environ
-        self.context = context
-        self.demo = demo
+        self.find = find
+        self.context: Context | None = None
         self.session: Session | None = None
         self.run_in_focus: str | None = None
         """The run that the operator looked at last: the heatmap shows what it holds."""
@@ -71,7 +71,7 @@ class RaydeckApp(App[int]):
 
     def first_screen(self) -> Screen[Any]:
         """What is painted first; it opens the context."""
-        return StartScreen(self.demo, self.context)
+        return StartScreen(self.find)
 
     async def open_context(self, context: Context) -> None:
         """Read a cluster, and show its fleet."""
@@ -98,7 +98,7 @@ class RaydeckApp(App[int]):
     def _frame(self) -> None:
         session = self.session
         screen = self.screen
-        if session is None or not isinstance(screen, DeckScreen):
+        if session is None or not isinstance(screen, Place):
             return
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
         now = time.monotonic()
@@ -131,7 +131,9 @@ class RaydeckApp(App[int]):
 
     def action_help(self) -> None:
         """The keys of the screen in front."""
-        scopes = self.screen.SCOPES if isinstance(self.screen, DeckScreen) else ("everywhere",)
+        from console.screens.dialogs import TextDialog, help_text
+
+        scopes = self.screen.SCOPES if isinstance(self.screen, Place) else ("everywhere",)
         self.push_screen(TextDialog("Keys", help_text(scopes, self.settings.read_only)))
 
     def action_command(self) -> None:
@@ -149,7 +151,7 @@ class RaydeckApp(App[int]):
 
     def action_copy(self) -> None:
         """Copy what is under the cursor: OSC 52, and a file for terminals that have it not."""
-        text = self.screen.copy_text() if isinstance(self.screen, DeckScreen) else ""
+        text = self.screen.copy_text() if isinstance(self.screen, Place) else ""
         if not text:
             return
         self.copy_to_clipboard(text)
@@ -157,12 +159,14 @@ class RaydeckApp(App[int]):
 
     def action_raw(self) -> None:
         """The thing under the cursor as JSON."""
-        if isinstance(self.screen, DeckScreen):
+        if isinstance(self.screen, Place):
             self.show_raw(self.screen.raw())
 
     def show_raw(self, body: object | None) -> None:
         """A thing as JSON."""
         if body is not None:
+            from console.screens.dialogs import TextDialog
+
             self.push_screen(TextDialog("JSON", json.dumps(body, indent=2, ensure_ascii=False, default=str)))
 
     def action_mouse(self) -> None:
@@ -177,7 +181,7 @@ class RaydeckApp(App[int]):
         """An SSH shell on the node under the cursor; the screen comes back when it ends."""
         from console.sources.shell import run_shell, shell_argv
 
-        name = self.screen.selected_node() if isinstance(self.screen, DeckScreen) else None
+        name = self.screen.selected_node() if isinstance(self.screen, Place) else None
         entry = next((node for node in self.context.nodes if node.name == name), None) if self.context else None
         if entry is None or self.context is None:
             self.notify("no node of this context is under the cursor", severity="warning")
@@ -196,6 +200,8 @@ class RaydeckApp(App[int]):
 
     async def confirmed(self, preview: Preview) -> Confirmed | None:
         """Ask; none means no."""
+        from console.screens.dialogs import ConfirmDialog
+
         return await self.push_screen_wait(ConfirmDialog(preview))
 
     def touch(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -212,6 +218,7 @@ class RaydeckApp(App[int]):
 
     async def _launch(self, named: str | None) -> None:
         from console import dispatch
+        from console.screens.dialogs import LaunchDialog
 
         named = named or await self.push_screen_wait(LaunchDialog())
         if named is None or self.session is None:
@@ -229,7 +236,7 @@ class RaydeckApp(App[int]):
 
     def action_stop(self) -> None:
         """Stop the chosen runs."""
-        chosen = list(self.screen.selected_runs()) if isinstance(self.screen, DeckScreen) else []
+        chosen = list(self.screen.selected_runs()) if isinstance(self.screen, Place) else []
         self.touch(self._stop(chosen), "stop")
 
     async def _stop(self, chosen: list[str]) -> None:
@@ -254,7 +261,7 @@ class RaydeckApp(App[int]):
         self.touch(self._controller(), "controller")
 
     async def _controller(self) -> None:
-        from console.dispatch import Preview
+        from console.preview import Preview
         from console.sources.head import start_controller
 
         session = self.session
@@ -273,6 +280,7 @@ class RaydeckApp(App[int]):
         """What went wrong behind the screen, in words."""
         if event.state is not WorkerState.ERROR:
             return
+        from console.screens.dialogs import TextDialog
         from jobs.load import FileMistakes
 
         error = event.worker.error
@@ -305,7 +313,7 @@ class RaydeckApp(App[int]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every action of the screen in front, every node and run, by name."""
-        scopes = screen.SCOPES if isinstance(screen, DeckScreen) else ()
+        scopes = screen.SCOPES if isinstance(screen, Place) else ()
         for action in ACTIONS:
             handler = getattr(screen, f"action_{action.name}", None) or getattr(self, f"action_{action.name}", None)
             if action.scope in scopes and handler is not None and not (action.touches and self.settings.read_only):
@@ -351,11 +359,11 @@ async def _run(app: RaydeckApp) -> int:
         await app.run_async(mouse=app.mouse_on)
     finally:
         await app.close_session()
-        if app.demo is not None:
-            await app.demo.close()
+        if not callable(app.find):
+            await app.find.close()
     return app.return_code or 0
 
 
-def run_app(settings: Settings, environ: dict[str, str], context: Context | None, demo: Demo | None) -> int:
+def run_app(settings: Settings, environ: dict[str, str], find: Callable[[], Context] | Demo) -> int:
     """Open the console; returns the exit code when it is closed."""
-    return asyncio.run(_run(RaydeckApp(settings, environ, context, demo)))
+    return asyncio.run(_run(RaydeckApp(settings, environ, find)))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from console.preview import SAMPLES, Preview
 from jobs.client import ControllerClient
 from jobs.errors import Refused
 from jobs.load import load_workflow
@@ -18,23 +18,6 @@ from jobs.model import Run, RunState
 from jobs.package import Package, build, sample_folder
 from jobs.spec import Workflow
 from jobs.wire import LaunchRequest, StopRequest
-
-SAMPLES = ("lm", "lm-single", "failing")
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a change would do and to whom, and how it has to be confirmed."""
-
-    title: str
-    lines: tuple[str, ...]
-    """The blast radius, a sentence a line."""
-    ask: Literal["y", "name", "count"] = "y"
-    """How much has to be typed: one key, the name of the one thing that is hurt, or how many there are."""
-    expected: str = "y"
-    """What has to be typed."""
-    wants_reason: bool = False
-    warnings: tuple[str, ...] = field(default=())
 
 
 def new_request_id() -> str:

@@ -2,6 +2,8 @@
 
 Order, strongest first: command line, environment (``RAYDECK_CONTEXT``, ``RAYDECK_THEME``, ``RAYDECK_READ_ONLY``), the
 settings file, the defaults below. Unknown keys are refused.
+
+Plain dataclasses, so that the first paint waits neither for pydantic nor for YAML: those come when a file is read.
 """
 
 from __future__ import annotations
@@ -11,28 +13,26 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import platformdirs
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any, ClassVar, TypeVar
 
 from jobs.errors import Refused, Usage
 
 DEFAULT_DASHBOARD = "http://127.0.0.1:8265"
+FORBID: Any = {"extra": "forbid"}
+
+Read = TypeVar("Read")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class SshOptions(_Section):
+@dataclass
+class SshOptions:
     """How a node is reached. What is not said here comes from the operator's own ssh config."""
 
+    __pydantic_config__: ClassVar[Any] = FORBID
     user: str | None = None
     port: int | None = None
-    identity_files: list[Path] = Field(default_factory=list)
+    identity_files: list[Path] = field(default_factory=list[Path])
     jump: str | None = None
     """A jump host, as ``ProxyJump`` has it."""
     known_hosts: Path | None = None
@@ -40,9 +40,11 @@ class SshOptions(_Section):
     """An ssh config file to use in place of ``~/.ssh/config``."""
 
 
-class NodeEntry(_Section):
+@dataclass
+class NodeEntry:
     """One machine of a cluster."""
 
+    __pydantic_config__: ClassVar[Any] = FORBID
     name: str
     """How it is called on screen; also Ray's label ``raydeck.io/node`` where the cluster sets one."""
     address: str
@@ -51,17 +53,19 @@ class NodeEntry(_Section):
     """``head`` or ``worker``."""
     accelerators: int | None = None
     """How many it should have, where the cluster file says so."""
-    ssh: SshOptions = Field(default_factory=SshOptions)
+    ssh: SshOptions = field(default_factory=SshOptions)
 
 
-class Context(_Section):
+@dataclass
+class Context:
     """How this operator reaches one cluster."""
 
+    __pydantic_config__: ClassVar[Any] = FORBID
     name: str
-    nodes: list[NodeEntry] = Field(default_factory=list)
+    nodes: list[NodeEntry] = field(default_factory=list[NodeEntry])
     cluster_file: Path | None = None
     """A cluster file; its hosts are added to ``nodes``."""
-    ssh: SshOptions = Field(default_factory=SshOptions)
+    ssh: SshOptions = field(default_factory=SshOptions)
     dashboard: str = DEFAULT_DASHBOARD
     """Ray's dashboard as the head sees it, or as this machine does if ``dashboard_through_ssh`` is false."""
     dashboard_through_ssh: bool = True
@@ -69,7 +73,7 @@ class Context(_Section):
     """The controller's folder on the head."""
     python: str | None = None
     """The Python on the head that has ray; found by itself if not set."""
-    disks: list[str] = Field(default_factory=list)
+    disks: list[str] = field(default_factory=list[str])
     """Paths whose free space is watched on every node."""
     simulated: bool = False
     """The accelerators of this cluster are made up."""
@@ -79,26 +83,36 @@ class Context(_Section):
         """The machine that Ray's head and the controller are on."""
         return next((node for node in self.nodes if node.role == "head"), self.nodes[0] if self.nodes else None)
 
+    def to_json(self) -> dict[str, Any]:
+        """What `context_from_json` reads."""
+        return json.loads(json.dumps(asdict(self), default=str))
 
-class Settings(_Section):
+
+@dataclass
+class Settings:
     """The settings file."""
 
+    __pydantic_config__: ClassVar[Any] = FORBID
     current_context: str | None = None
-    contexts: dict[str, Path] = Field(default_factory=dict)
+    contexts: dict[str, Path] = field(default_factory=dict[str, Path])
     """Context name to its file, relative to the settings file."""
     theme: str | None = None
-    """``raydeck-dark``, ``raydeck-light`` or ``raydeck-16``; chosen from the terminal if not set."""
+    """``raydeck-dark``, ``raydeck-light``, … ; chosen from the terminal if not set."""
     ascii: bool | None = None
     """Only ASCII on screen; chosen from the locale if not set."""
     read_only: bool = False
     """Keys and commands that change anything are off."""
-    keys: dict[str, str] = Field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict[str, str])
     """Action name to key. No key may take the place of one that changes something."""
 
 
 def settings_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where settings live."""
-    return Path(environ.get("RAYDECK_CONFIG_DIR") or platformdirs.user_config_dir("raydeck"))
+    if environ.get("RAYDECK_CONFIG_DIR"):
+        return Path(environ["RAYDECK_CONFIG_DIR"])
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("raydeck"))
 
 
 def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -107,16 +121,25 @@ def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / f"raydeck-{os.getuid()}"
 
 
-def _validated(model: type[Any], raw: Any, path: Path) -> Any:
+def _validated(model: type[Read], raw: Any, path: Path) -> Read:
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        return model.model_validate(raw)
+        return TypeAdapter(model).validate_python(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise Refused(f"{path}: {where}: {first['msg']}") from error
 
 
+def context_from_json(raw: Any, path: Path) -> Context:
+    """A context that `Context.to_json` wrote."""
+    return _validated(Context, raw, path)
+
+
 def _read(path: Path) -> Any:
+    import yaml
+
     try:
         return yaml.safe_load(path.read_text("utf-8")) or {}
     except FileNotFoundError as error:
@@ -130,7 +153,7 @@ def _read(path: Path) -> Any:
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings file, or the defaults where there is none."""
     path = settings_folder(environ) / "settings.yaml"
-    settings: Settings = _validated(Settings, _read(path), path) if path.exists() else Settings()
+    settings = _validated(Settings, _read(path), path) if path.exists() else Settings()
     if environ.get("RAYDECK_THEME"):
         settings.theme = environ["RAYDECK_THEME"]
     if environ.get("RAYDECK_READ_ONLY", "") not in ("", "0"):
@@ -182,7 +205,7 @@ def _from_cluster_file(context: Context, path: Path) -> None:
 
 def load_context(path: Path) -> Context:
     """A context file, with the hosts of its cluster file. Raises `Refused` with the file and the field."""
-    context: Context = _validated(Context, {"name": path.stem, **_read(path)}, path)
+    context = _validated(Context, {"name": path.stem, **_read(path)}, path)
     if context.cluster_file is not None:
         _from_cluster_file(context, path.parent / context.cluster_file)
     if not context.nodes:

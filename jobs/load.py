@@ -21,6 +21,9 @@ from jobs.wire import Mistake
 
 _Spec = TypeVar("_Spec", bound=Section)
 
+_FIXED = ("name", "overlays")
+"""Keys of a workflow that no overlay may hold."""
+
 _EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -52,7 +55,8 @@ def load_workflow(text: str | bytes, file: str, overlay: str = "") -> Workflow:
     Raises `FileMistakes` with everything that is wrong, in the overlays that are not asked for too.
     """
     read, body = _open(text, file, "workflow")
-    overlays = _take_overlays(read, body)
+    overlays = _overlays(read, body)
+    body = body.without(("overlays",))
     results = {"": _read(read, body, Workflow)}
     for name, over in overlays.items():
         results[name] = _read(read, _merged(body, over), Workflow)
@@ -75,7 +79,7 @@ def check(text: str | bytes, file: str) -> Workflow | Cluster:
         return load_cluster(text, file)
     if root is not None and root.get("workflow") is not None:
         return load_workflow(text, file)
-    key = root.pairs[0][0] if root is not None and root.pairs else None
+    key = next(iter(root.fields.values()))[0] if root is not None and root.fields else None
     if key is None:
         read.mistake(0, "the file must begin with workflow: or cluster:")
     else:
@@ -95,12 +99,12 @@ def _document(text: str | bytes, file: str) -> tuple[Source, Node | None]:
 def _open(text: str | bytes, file: str, kind: str) -> tuple[Source, Node]:
     """The mapping under the file's top key. Mistakes beside it are noted, the lack of it is raised."""
     read, root = _document(text, file)
-    if root is None or root.pairs is None:
+    if root is None or root.fields is None:
         read.mistake(root.at if root else 0, f"the file must begin with {kind}:")
         raise FileMistakes(read.mistakes)
     other = "cluster" if kind == "workflow" else "workflow"
     body: Node | None = None
-    for key, child in root.pairs:
+    for key, child in root.fields.values():
         if key.text == kind:
             body = child
         elif key.text == other:
@@ -112,7 +116,7 @@ def _open(text: str | bytes, file: str, kind: str) -> tuple[Source, Node]:
         if not read.mistakes:
             read.mistake(root.at, f"the file must begin with {kind}:")
         raise FileMistakes(read.mistakes)
-    if body.pairs is None:
+    if body.fields is None:
         read.mistake(body.at, f"{kind} must be a mapping (lines of key: value)")
         raise FileMistakes(read.mistakes)
     return read, body
@@ -124,61 +128,56 @@ def _result(read: Source, loaded: _Spec | None) -> _Spec:
     return loaded
 
 
-def _take_overlays(read: Source, body: Node) -> dict[str, Node]:
-    """The overlays by name, taken out of the workflow's mapping."""
+def _overlays(read: Source, body: Node) -> dict[str, Node]:
+    """The workflow's overlays by name."""
     found: dict[str, Node] = {}
     node = body.get("overlays")
-    if node is None or body.pairs is None:
+    if node is None:
         return found
-    body.pairs = [(key, child) for key, child in body.pairs if child is not node]
-    if node.pairs is None:
+    if node.fields is None:
         if not node.is_null:
             read.mistake(node.at, "overlays must be a mapping with dev, test or prod")
         return found
-    for key, child in node.pairs:
-        name = key.text or ""
+    for name, (key, child) in node.fields.items():
         if name not in spec.OVERLAYS:
             read.mistake(
                 key.at,
                 f"unknown overlay {tree.short(name)}; there are dev, test and prod",
                 _nearest(name, spec.OVERLAYS),
             )
-        elif child.pairs is None:
+        elif child.fields is None:
             if not child.is_null:
                 read.mistake(child.at, f"overlay {name} must be a mapping, as workflow is")
         else:
-            for inner, _ in child.pairs:
-                if inner.text in ("name", "overlays"):
-                    read.mistake(inner.at, f"an overlay cannot change {inner.text}")
-            found[name] = Node(child.at, pairs=[p for p in child.pairs if p[0].text not in ("name", "overlays")])
+            for fixed in _FIXED:
+                if fixed in child.fields:
+                    read.mistake(child.fields[fixed][0].at, f"an overlay cannot change {fixed}")
+            found[name] = child.without(_FIXED)
     return found
 
 
 def _merged(base: Node, over: Node) -> Node:
     """Two mappings as one: the second's values win, mappings in both are merged in turn."""
-    if base.pairs is None or over.pairs is None:
+    if base.fields is None or over.fields is None:
         return over
-    pairs: list[tuple[Node, Node]] = []
-    for key, child in base.pairs:
-        replaced = over.get(key.text or "")
-        pairs.append((key, child if replaced is None else _merged(child, replaced)))
-    have = {key.text for key, _ in base.pairs}
-    pairs.extend((key, child) for key, child in over.pairs if key.text not in have)
-    return Node(base.at, pairs=pairs)
+    fields = dict(base.fields)
+    for name, (key, child) in over.fields.items():
+        fields[name] = (fields[name][0], _merged(fields[name][1], child)) if name in fields else (key, child)
+    return Node(base.at, fields=fields)
 
 
 def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
     """The section as its model, or None with the mistakes noted."""
     not_built = spec.NOT_BUILT if issubclass(kind, Workflow) else {}
-    pairs = body.pairs or []
-    for key, _ in pairs:
-        if key.text in not_built:
-            read.mistake(key.at, not_built[key.text])
-    body = Node(body.at, pairs=[pair for pair in pairs if pair[0].text not in not_built])
+    for name, sentence in not_built.items():
+        if body.get(name) is not None:
+            read.mistake(_key(body, (name,)).at, sentence)
+    body = body.without(not_built)
     raw = tree.value(read, body)
     env = body.get("env")
     if env is not None and issubclass(kind, Workflow):
-        _note(read, body, spec.env_faults({key.text or "": child.text or "" for key, child in env.pairs or ()}))
+        written = {name: child.text or "" for name, (_, child) in (env.fields or {}).items()}
+        _note(read, body, spec.env_faults(written))
     while True:
         try:
             loaded = kind.model_validate(raw)
@@ -187,6 +186,8 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
             if _mend(body, raw, errors):
                 continue
             for found in errors:
+                if read.full:
+                    break
                 _explain(read, body, kind, found)
             return None
         _note(read, body, _contradictions(loaded))
@@ -244,7 +245,8 @@ def _at(body: Node, place: Place) -> Node:
 def _key(body: Node, place: Place) -> Node:
     """The key at a place, as it stands in the file."""
     holder = _at(body, place[:-1])
-    return next((key for key, _ in holder.pairs or () if key.text == place[-1]), holder)
+    found = (holder.fields or {}).get(str(place[-1]))
+    return found[0] if found else holder
 
 
 def _explain(read: Source, body: Node, kind: type[Section], found: Any) -> None:
@@ -302,7 +304,7 @@ _BOUNDS = {
 
 
 def _what(node: Node) -> str:
-    if node.pairs is not None:
+    if node.fields is not None:
         return "a mapping"
     if node.items is not None:
         return "a list"

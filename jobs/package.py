@@ -209,7 +209,7 @@ def _walk(
     for child in children:
         name = f"{prefix}{child.name}"
         path = Path(child.path)
-        if patterns.match(name, child.is_dir()):
+        if patterns.match(name, path.is_dir()):
             continue
         try:
             name.encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,8 @@ class Node:
     """A scalar as it is written."""
     plain: bool = False
     """A scalar without quotes: its text may stand for a number, true, false or nothing."""
-    pairs: list[tuple[Node, Node]] | None = None
+    fields: dict[str, tuple[Node, Node]] | None = None
+    """A mapping: its keys' texts to each key and its value, in the order of the file."""
     items: list[Node] | None = None
     weight: int = 1
     """Values from here down, aliases followed."""
@@ -65,7 +67,13 @@ class Node:
 
     def get(self, key: str) -> Node | None:
         """The value under a key of a mapping."""
-        return next((value for name, value in self.pairs or () if name.text == key), None)
+        found = self.fields.get(key) if self.fields else None
+        return found[1] if found else None
+
+    def without(self, keys: Container[str]) -> Node:
+        """The same mapping, some keys left out."""
+        fields = {name: pair for name, pair in (self.fields or {}).items() if name not in keys}
+        return Node(self.at, fields=fields)
 
 
 class Source:
@@ -76,22 +84,24 @@ class Source:
         self.file = file
         self.mistakes: list[Mistake] = []
         self._marked: set[int] = set()
+        self._known: set[tuple[int, str]] = set()
         self._starts = [0, *(found.end() for found in _BREAK.finditer(text))]
 
     def mistake(self, at: int, message: str, suggestion: str = "") -> None:
         """Notes what is wrong at an offset; the same words at the same place count once."""
         at = min(max(at, 0), len(self.text))
+        if self.full or (at, message) in self._known:
+            return
         self._marked.add(at)
+        self._known.add((at, message))
         line = bisect.bisect_right(self._starts, at)
-        found = Mistake(
-            file=self.file,
-            line=line,
-            column=at - self._starts[line - 1] + 1,
-            message=message,
-            suggestion=suggestion,
-        )
-        if found not in self.mistakes and len(self.mistakes) < MAX_MISTAKES:
-            self.mistakes.append(found)
+        column = at - self._starts[line - 1] + 1
+        self.mistakes.append(Mistake(file=self.file, line=line, column=column, message=message, suggestion=suggestion))
+
+    @property
+    def full(self) -> bool:
+        """Enough is wrong: no more is noted."""
+        return len(self.mistakes) >= MAX_MISTAKES
 
     def marked(self, at: int) -> bool:
         """Whether a mistake stands at this offset already."""
@@ -194,7 +204,7 @@ def _node(read: Source, event: Any, at: int, anchors: dict[str, Node]) -> Node |
     if isinstance(event, yaml.ScalarEvent):
         node = Node(at, text=event.value, plain=event.style is None or event.style == "")
     elif isinstance(event, yaml.MappingStartEvent):
-        node = Node(at, pairs=[], complete=False)
+        node = Node(at, fields={}, complete=False)
     else:
         node = Node(at, items=[], complete=False)
     tag = getattr(event, "tag", None)
@@ -209,7 +219,7 @@ def _attach(read: Source, parent: Node, node: Node) -> None:
     if parent.items is not None:
         parent.items.append(node)
         return
-    assert parent.pairs is not None
+    assert parent.fields is not None
     if parent.key is None:
         parent.key = node
         return
@@ -218,10 +228,10 @@ def _attach(read: Source, parent: Node, node: Node) -> None:
         read.mistake(key.at, "a key must be a plain word")
     elif key.text == "<<" and key.plain:
         read.mistake(key.at, "merge keys (<<) are not read here; say it in full, or use overlays")
-    elif any(other.text == key.text for other, _ in parent.pairs):
+    elif key.text in parent.fields:
         read.mistake(key.at, f"{short(key.text)} stands here a second time")
     else:
-        parent.pairs.append((key, node))
+        parent.fields[key.text] = (key, node)
 
 
 def _weigh(read: Source, parent: Node, child: Node) -> None:
@@ -272,8 +282,8 @@ def value(read: Source, node: Node) -> Any:
 
     What cannot be said for sure is noted as a mistake at the node, and None stands in its place.
     """
-    if node.pairs is not None:
-        return {key.text: value(read, child) for key, child in node.pairs}
+    if node.fields is not None:
+        return {name: value(read, child) for name, (_, child) in node.fields.items()}
     if node.items is not None:
         return [value(read, child) for child in node.items]
     text = node.text or ""

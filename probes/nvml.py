@@ -36,15 +36,17 @@ _WORDS = {
     pynvml.NVML_ERROR_NO_PERMISSION: Missing(ERROR, "no permission"),
     pynvml.NVML_ERROR_UNKNOWN: Missing(ERROR, "the driver failed with an unknown error"),
 }
-_DRIVER_WORDS = {
+_WHOLE_DRIVER = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the NVIDIA driver was unloaded or reset while it was read",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver and library versions differ: reboot or reload the driver",
+}
+"""What speaks of the driver, whichever device was asked."""
+_DRIVER_WORDS = {
+    **_WHOLE_DRIVER,
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission to use the NVIDIA driver",
     pynvml.NVML_ERROR_UNKNOWN: "the NVIDIA driver failed with an unknown error; in a container, restart the container",
 }
-_WHOLE_DRIVER = tuple(_DRIVER_WORDS)[:3]
-"""Codes that speak of the driver, whichever device was asked."""
 _TOO_OLD = (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
 _OPEN = label("nvmlInit")
 _CLOSE = label("nvmlShutdown")
@@ -203,12 +205,8 @@ class Nvml:
                 device.facts = DeviceFacts(device.index, known.uuid, known.name, missing={"*": device.trouble})
         self.changed = False
         driver, library, cuda = self._versions
-        return Facts(
-            driver_version=driver,
-            library_version=library,
-            cuda_version=cuda,
-            devices=[device.facts for device in self._devices],
-        )
+        devices = [device.facts for device in self._devices]
+        return Facts(driver_version=driver, library_version=library, cuda_version=cuda, devices=devices)
 
     def sample(self) -> Sample:
         """The figures of this second. Raises `DriverError`."""
@@ -241,20 +239,14 @@ class Nvml:
                 pynvml.nvmlShutdown()
 
     def _fill(self, table: Table, row: int, device: _Device, now: float) -> None:
-        if device.handle is None:
-            raise _Lost
-        columns = table.columns
         for query in self._figures:
             answer = self._ask(device, query, now)
-            names = query.names
             if isinstance(answer, Missing):
-                for name in names:
+                for name in query.names:
                     table.miss(device.index, name, answer)
-            elif len(names) == 1:
-                columns[names[0]][row] = answer[0]
             else:
-                for at, name in enumerate(names):
-                    columns[name][row] = answer[at]
+                for at, name in enumerate(query.names):
+                    table.columns[name][row] = answer[at]
         held = self._held(table, device, now)
         no_memory = table.missing.get(device.index, {}).get("memory_used_bytes")
         if no_memory is not None and no_memory.kind == UNSUPPORTED and "memory_total_bytes" in device.facts.notes:
@@ -391,8 +383,7 @@ class Nvml:
             found.append(device)
         for device in known.values():
             device.handle, device.trouble = None, _GONE
-            found.append(device)
-        self._devices = sorted(found, key=lambda device: device.index)
+        self._devices = sorted([*found, *known.values()], key=lambda device: device.index)
 
     def _new_device(self, place: int, taken: set[int]) -> _Device:
         index = place

@@ -62,7 +62,7 @@ async def on_a_demo(size: tuple[int, int]) -> Any:
     try:
         async for event in demo.events():
             print(event["event"], event.get("name", ""), event.get("state", ""), file=sys.stderr)
-        app = RaydeckApp(Settings(theme="raydeck-dark"), dict(os.environ), demo.context(), None)
+        app = RaydeckApp(Settings(theme="raydeck-dark"), dict(os.environ), demo.context)
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
             try:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from console.cli import output
-from console.dispatch import Preview
+from console.preview import Preview
 from console.render.cells import safe
 from console.sources.hostkeys import AskHostKey, HostKeyQuestion
 from jobs.errors import Refused

@@ -16,6 +16,7 @@ from console.cli import output
 from jobs.errors import RaydeckError, Usage
 
 if TYPE_CHECKING:
+    from console.demo.runner import Demo
     from console.settings import Context, Settings
 
 
@@ -103,11 +104,11 @@ def command_line(ctx: click.Context, context_name: str | None, read_only: bool) 
     ctx.obj = Call(context_name, read_only)
     if ctx.invoked_subcommand is None:
         call: Call = ctx.obj
-        return _open(call.settings, call.context(), None)
+        return _open(call.settings, call.context)
     return None
 
 
-def _open(settings: Settings, context: Context | None, demo: Any) -> int:
+def _open(settings: Settings, find: Callable[[], Context] | Demo) -> int:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual paints on standard error
         raise Usage(
             "the console needs a terminal", "Use a command, such as `raydeck nodes`; or `raydeck demo --headless`"
@@ -118,7 +119,7 @@ def _open(settings: Settings, context: Context | None, demo: Any) -> int:
 
     use_ascii(wants_ascii(os.environ, sys.stdout.encoding) if settings.ascii is None else settings.ascii)
     gc.enable()
-    return run_app(settings, dict(os.environ), context, demo)
+    return run_app(settings, dict(os.environ), find)
 
 
 @command_line.command()
@@ -132,7 +133,7 @@ def demo(call: Call, headless: bool) -> int:
         from console.cli.demo import run_headless
 
         return _run(run_headless(Demo()))
-    return _open(call.settings, None, Demo())
+    return _open(call.settings, Demo())
 
 
 @command_line.command()

@@ -9,7 +9,7 @@ from console import dispatch
 from console.cli import output
 from console.cli.keys import confirm
 from console.cli.reads import opened, with_controller
-from console.dispatch import Preview
+from console.preview import Preview
 from console.render.cells import safe
 from console.render.documents import run_document
 from console.settings import Context

@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ class Keeper:
                     address="127.0.0.1",
                     role="head" if node == "head" else "worker",
                     accelerators=0 if node == "head" else GPUS,
-                    ssh=ssh.model_copy(update={"port": port}),
+                    ssh=replace(ssh, port=port),
                 )
                 for node, port in ports.items()
             ],
@@ -234,7 +235,7 @@ class Keeper:
             "pid": os.getpid(),
             "demo": self.demo,
             "folder": str(self.folder),
-            "context": context.model_dump(mode="json"),
+            "context": context.to_json(),
         }
         fresh = self.context_path.with_suffix(".new")
         fresh.write_text(json.dumps(body))

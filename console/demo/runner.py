@@ -8,9 +8,10 @@ import json
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import IO, Any
 
-from console.settings import Context
+from console.settings import Context, context_from_json
 from jobs.errors import Refused, Unreachable
 
 END_LIMIT_SECONDS = 20.0
@@ -60,8 +61,8 @@ class Demo:
     def context(self) -> Context:
         """The context of a demo that is ready."""
         assert self.ready is not None
-        with open(self.ready["context_file"], encoding="utf-8") as file:
-            return Context.model_validate(json.load(file)["context"])
+        path = Path(self.ready["context_file"])
+        return context_from_json(json.loads(path.read_text("utf-8"))["context"], path)
 
     async def close(self) -> None:
         """End everything; returns when nothing is left."""

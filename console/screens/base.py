@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from pathlib import Path
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from console.actions import ACTIONS, key_label
-from console.render.cells import Cell, Spans
-from console.render.status import status_spans
+from console.screens.place import Place
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
-
-if TYPE_CHECKING:
-    from console.app import RaydeckApp
 
 WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
 """Bound by the table and the log themselves, or by Textual."""
@@ -73,17 +68,12 @@ class PromptLine(Input):
         self.close()
 
 
-class DeckScreen(Screen[None]):
+class DeckScreen(Place):
     """A screen of the console. Subclasses say what is between the status line and the keys."""
 
-    SCOPES: ClassVar[tuple[str, ...]] = ("everywhere",)
+    CSS_PATH = Path(__file__).parents[1] / "raydeck.tcss"
     PROMPT: ClassVar[str] = "show only rows with…   (! in front: without it)"
     AUTO_FOCUS = "VirtualTable, LogView"
-
-    @property
-    def deck(self) -> RaydeckApp:
-        """The app, as what it is."""
-        return cast("RaydeckApp", self.app)
 
     def body(self) -> ComposeResult:
         """What is between the status line and the keys."""
@@ -91,35 +81,13 @@ class DeckScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Status line, body, input line, keys."""
-        yield Lines(self._status, id="status", most=1)
+        yield Lines(self.status, id="status", most=1)
         yield from self.body()
         yield PromptLine(id="prompt")
         yield Footer(show_command_palette=False, compact=True)
 
-    def _status(self, width: int) -> list[Spans]:
-        session = self.deck.session
-        if session is None:
-            return [(Cell(" raydeck ", "title"), Cell(self.place, "muted"))]
-        return [
-            status_spans(
-                session.context.name,
-                session.fleet,
-                session.work,
-                place=self.place,
-                simulated=session.context.simulated,
-                read_only=self.deck.settings.read_only,
-                now=session.now(),
-                width=width,
-            )
-        ]
-
-    @property
-    def place(self) -> str:
-        """Where one is, for the status line."""
-        return ""
-
     def frame(self, nodes: set[str], runs: set[str]) -> None:
-        """Something changed; called at most a few times a second, for the screen in front only."""
+        """Something changed: the status line did."""
         self.query_one("#status", Lines).touch()
 
     # --- keys that mean the same everywhere ---------------------------------------------------------------------------
@@ -207,19 +175,3 @@ class DeckScreen(Screen[None]):
         """Open what is under the cursor."""
         if self.table:
             self.table.action_open()
-
-    def copy_text(self) -> str:
-        """What `c` copies."""
-        return ""
-
-    def raw(self) -> object | None:
-        """What `y` shows as JSON."""
-        return None
-
-    def selected_runs(self) -> Iterable[str]:
-        """The runs that a key is about."""
-        return ()
-
-    def selected_node(self) -> str | None:
-        """The node that a key is about."""
-        return None

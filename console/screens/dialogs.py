@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from console.actions import ACTIONS, key_label
-from console.dispatch import SAMPLES, Preview
+from console.preview import SAMPLES, Preview
 
 if TYPE_CHECKING:
     from console.sources.hostkeys import HostKeyQuestion
@@ -105,17 +105,14 @@ class LaunchDialog(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False)]
     AUTO_FOCUS = "OptionList"
-    SENTENCES: ClassVar[dict[str, str]] = {
-        "lm": "a small language model, 2 nodes × 2 GPUs, with checkpoints",
-        "lm-single": "the same on one GPU",
-        "failing": "fails on purpose at a step, to see what that looks like",
-    }
 
     def compose(self) -> ComposeResult:
         """Samples, and a line for a path."""
         with Vertical(classes="dialog"):
             yield Static("Launch a workflow", classes="dialog-title")
-            yield OptionList(*(Option(f"{name:<10} {self.SENTENCES[name]}", id=name) for name in SAMPLES), compact=True)
+            yield OptionList(
+                *(Option(f"{name:<10} {sentence}", id=name) for name, sentence in SAMPLES.items()), compact=True
+            )
             yield Input(placeholder="or the path of a workflow.yaml", id="path", compact=True)
             yield Static("enter: preview   tab: to the path   esc: cancel", classes="dialog-hint")
 

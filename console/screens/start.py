@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from console.screens.base import DeckScreen, bindings_for
+from console.screens.place import Place
+from console.widgets.lines import Lines
 from console.widgets.steps import StepList
 from jobs.errors import RaydeckError
 
@@ -21,24 +25,35 @@ STEPS = ("3 SSH hosts", "import ray", "ray head", "ray dashboard", "ray worker-1
 """What the demo's keeper says that it does, in the order in which it ends."""
 
 
-class StartScreen(DeckScreen):
+BEHIND_THE_FRAME = ("console.screens.fleet", "console.sources.session", "console.sources.sshwire", "httpx")
+
+
+class StartScreen(Place):
     """Starts a demo, or only imports what reads a cluster."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape", "app.leave", "quit", show=False)]
+    DEFAULT_CSS = """
+    StartScreen #status { background: $surface; height: 1; }
+    StartScreen #start { padding: 1 2; }
+    StartScreen #start-title { text-style: bold; margin: 0 0 1 0; }
+    StartScreen #start-note { color: $text-muted; margin: 1 0 0 0; }
+    StartScreen #start-error { color: $text-error; margin: 1 0 0 0; }
+    """
 
-    def __init__(self, demo: Demo | None, context: Context | None) -> None:
+    def __init__(self, find: Callable[[], Context] | Demo) -> None:
         super().__init__()
-        self._demo, self._opened = demo, context
+        self._find = find
 
     @property
     def place(self) -> str:
         """What happens."""
-        return "starting a demo" if self._demo else f"opening {self._opened.name}" if self._opened else ""
+        return "opening a cluster" if callable(self._find) else "starting a demo"
 
-    def body(self) -> ComposeResult:
-        """Title, steps, what went wrong."""
+    def compose(self) -> ComposeResult:
+        """Status line, title, steps, what went wrong. No more: this is the frame that a person waits for."""
+        yield Lines(self.status, id="status", most=1)
         with Vertical(id="start"):
-            if self._demo is not None:
+            if not callable(self._find):
                 yield Static("Starting an embedded cluster: Ray head, 2 workers × 4 SIMULATED GPUs", id="start-title")
                 yield StepList([(step, step) for step in STEPS], id="steps")
                 yield Static("All of it ends with this console.", id="start-note")
@@ -46,25 +61,28 @@ class StartScreen(DeckScreen):
 
     def on_mount(self) -> None:
         """Begin behind the first frame."""
-        self.call_after_refresh(self._begin)
-
-    def _begin(self) -> None:
         # Owned by the app: this screen ends in the middle of it, and would take its own workers with it.
-        self.app.run_worker(self._start(), name="start", exit_on_error=False)
+        self.call_after_refresh(self.app.run_worker, self._start(), name="start", exit_on_error=False)
 
     async def _start(self) -> None:
+        # In a thread, so that frames are painted meanwhile: these bring SSH and HTTP.
+        importing = asyncio.gather(*(asyncio.to_thread(importlib.import_module, name) for name in BEHIND_THE_FRAME))
         try:
-            if self._demo is None:
-                assert self._opened is not None
-                await self.deck.open_context(self._opened)
-                return
-            steps = self.query_one(StepList)
-            async for event in self._demo.events():
-                if event["event"] == "step" and event["name"] in STEPS:
-                    self._tell(steps, event)
-            await self.deck.open_context(self._demo.context())
+            if callable(self._find):
+                context = await asyncio.to_thread(self._find)
+            else:
+                steps = self.query_one(StepList)
+                async for event in self._find.events():
+                    if event["event"] == "step" and event["name"] in STEPS:
+                        self._tell(steps, event)
+                context = self._find.context()
+            await importing
+            await self.deck.open_context(context)
         except RaydeckError as error:
-            self.query_one("#start-error", Static).update(f"{error}\n\nq: quit")
+            if callable(self._find):
+                self.app.exit(return_code=error.exit_code, message=f"raydeck: {error}")
+            else:
+                self.query_one("#start-error", Static).update(f"{error}\n\nq: quit")
 
     @staticmethod
     def _tell(steps: StepList, event: dict[str, Any]) -> None:

@@ -36,7 +36,9 @@ HUNG_SECONDS = 15.0
 PAUSES = (1.0, 3.0, 10.0, 30.0, 60.0)
 STABLE_SECONDS = 10.0
 PING_SECONDS = 5.0
-ROUND_TRIPS_KEPT = 8
+"""Between the first pings; then a clock is known, drifts slowly, and is asked for less often."""
+LATER_PING_SECONDS = 30.0
+ROUND_TRIPS_KEPT = 5
 
 
 class Sink(Protocol):
@@ -159,7 +161,8 @@ class NodeWatcher:
         self._stream, self._calm = stream, True
         stream.session.write(program.blob)
         try:
-            return explain(await stream.ended, stream)
+            end = await stream.ended
+            return explain(end, stream) if self.connection.is_up else ""
         finally:
             stream.session.close()
             self._stream = None
@@ -207,7 +210,8 @@ class NodeWatcher:
         self._calm = quiet <= SILENT_SECONDS
         self.connection.set_quiet("" if self._calm else "the probe says nothing, though sshd answers")
         if now >= stream.next_ping:
-            stream.next_ping = now + PING_SECONDS
+            known = len(self._clocks) >= ROUND_TRIPS_KEPT
+            stream.next_ping = now + (LATER_PING_SECONDS if known else PING_SECONDS)
             name = str(next(self._pings))
             if len(self._asked) > ROUND_TRIPS_KEPT:
                 self._asked.clear()
@@ -300,9 +304,7 @@ class _Stream:
 
 
 def explain(end: CommandEnd, stream: _Stream) -> str:
-    """Why a run of the probe ended, for the node's row; empty if its connection went away."""
-    if end.lost:
-        return ""
+    """Why a run of the probe ended while its connection stayed, for the node's row."""
     if stream.fault:
         return stream.fault
     last = _last_line(end.stderr) or (stream.text if stream.lines == 0 else "")

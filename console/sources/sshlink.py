@@ -31,7 +31,10 @@ STABLE_SECONDS = 10.0
 SILENT_SECONDS = 2.5
 """Without a byte for this long a node is silent; seen a tick later at most, so within 3 s."""
 GIVEN_UP_SECONDS = 5.5
-"""Without a byte for this long the connection is dropped, should the keepalive not have done it."""
+"""Without a byte for this long the connection is dropped: within 6 s."""
+NUDGE_SECONDS = 1.3
+"""Without a byte for this long the peer is asked for a sign of life, which leaves it half a second for the answer."""
+NUDGE_PERIOD_SECONDS = 0.5
 HANDSHAKES = 64
 HANDSHAKES_PER_JUMP = 8
 """sshd drops logins that come in a crowd (MaxStartups 10:30:100)."""
@@ -107,6 +110,7 @@ class Link:
         self._hurry = asyncio.Event()
         self._loss = ""
         self._quiet_reason = ""
+        self._nudging = False
         self._was_up = False
         self._task: asyncio.Task[None] | None = None
 
@@ -170,8 +174,12 @@ class Link:
         if self._wire is None or self._attempt is None:
             return
         quiet = now - self._attempt.last_heard
-        if quiet <= SILENT_SECONDS and not self._quiet_reason and self.status.state is State.UP:
+        if quiet <= NUDGE_SECONDS and not self._nudging and not self._quiet_reason and self.status.state is State.UP:
             return  # the usual case, four times a second for each node
+        if self._nudging != (quiet > NUDGE_SECONDS):
+            # The library's keepalive runs only while nothing is heard: its timer costs as much as reading a sample does.
+            self._nudging = not self._nudging
+            self._wire.set_keepalive(NUDGE_PERIOD_SECONDS if self._nudging else 0)
         if quiet > GIVEN_UP_SECONDS:
             self._drop(f"no answer for {quiet:.0f} s")
         elif quiet > SILENT_SECONDS:
@@ -308,7 +316,7 @@ class Link:
                     await asyncio.gather(opening, return_exceptions=True)
         if not isinstance(result, Failure):
             self._attempt, self._wire, self._loss = attempt, result, ""
-            self._quiet_reason = ""
+            self._quiet_reason, self._nudging = "", False
             self._lost.clear()
             self._was_up = True
             self._up.set()

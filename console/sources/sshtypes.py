@@ -83,7 +83,7 @@ class CommandEnd:
     stderr: str
     """The last 4 KB."""
     lost: str
-    """Why the connection went away under the command; empty if it did not."""
+    """Why the channel went away before the command's end was known; empty if it did not."""
 
 
 @dataclass(frozen=True, slots=True)

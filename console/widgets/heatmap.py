@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
@@ -16,24 +15,19 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from console.render.cells import (
-    LEVEL_UNKNOWN,
     Cell,
-    Level,
     cell_len,
     count,
     fit,
     glyph,
     is_ascii,
     level_sign,
-    level_style,
 )
 from console.widgets.grid import Grid, choose_grid, short_names
-from console.widgets.paint import PaintedView, joined
+from console.widgets.looks import GpuCell, Item, Looks
+from console.widgets.paint import PaintedView
 
-GpuCell = tuple[Level, str]
-"""A level (percent, or why there is none) and a style name. An empty style name: the one that goes with the level."""
-
-_SELECTED = Style(underline=True, bold=True)
+__all__ = ["GpuCell", "Heatmap"]
 
 
 class Heatmap(PaintedView):
@@ -93,7 +87,7 @@ class Heatmap(PaintedView):
         self._held: Mapping[str, Collection[int]] = {}
         self._grids: dict[tuple[int, int], Grid] = {}
         self._strips: dict[int, Strip] = {}
-        self._known_looks: dict[int, tuple[list[str], list[Style]]] = {}
+        self._looks: Looks | None = None
         self._total = 0
 
     # What it shows
@@ -204,7 +198,7 @@ class Heatmap(PaintedView):
     def palette_changed(self) -> None:
         """Lines in old colours are void."""
         self._strips.clear()
-        self._known_looks.clear()
+        self._looks = None
 
     # Painting
 
@@ -248,100 +242,59 @@ class Heatmap(PaintedView):
 
     def _line(self, line: int, width: int) -> Strip:
         grid = self._grid
+        looks = self._looks
+        if looks is None or looks.wide != grid.form.cell:
+            looks = self._looks = Looks(self.palette, grid.form.cell)
         row, part = divmod(line, grid.deep)
         first = row * grid.across
-        texts: list[str] = []
-        styles: list[Style] = []
+        items: list[Item] = []
         for where in range(first, min(first + grid.across, len(self._groups))):
-            node, gpus = self._groups[where]
-            selected = node == self._selected
-            self._before(where, part, grid, selected, where == first, texts, styles)
-            self._gpus(node, gpus, part, grid, selected, texts, styles)
-        length = grid.cells(row, len(self._groups))
-        return joined(texts, styles, length).adjust_cell_length(width, self.palette.blank)
+            self._before(where, part, grid, where == first, looks, items)
+            self._gpus(where, part, grid, looks, items)
+        strip = Strip(looks.segments(items), grid.cells(row, len(self._groups)))
+        return strip.adjust_cell_length(width, self.palette.blank)
 
-    def _before(
-        self,
-        where: int,
-        part: int,
-        grid: Grid,
-        selected: bool,
-        first: bool,
-        texts: list[str],
-        styles: list[Style],
-    ) -> None:
+    def _before(self, where: int, part: int, grid: Grid, first: bool, looks: Looks, items: list[Item]) -> None:
         """What stands before a node's GPUs: the gap to its neighbour, and its name."""
+        node = self._groups[where][0]
+        selected = node == self._selected
         style = self.palette.style
         if grid.form.gap and not first:
-            pointer = selected and not grid.label
+            gap = " " * grid.form.gap
             before = self._groups[where - 1][0]
-            texts.append(" " * (grid.form.gap - 1) + (glyph("▸", ">") if pointer else " "))
-            if pointer:
-                styles.append(style("accent"))
+            if selected and not grid.label:
+                items.append((gap[1:] + glyph("▸", ">"), looks.number(style("accent"))))
             elif before == self._selected or before in self._held:
-                styles.append(self.palette.blank)
+                items.append((gap, looks.blank))
             else:  # a space looks the same in any colour, and so stays in its neighbour's segment
-                styles.append(styles[-1])
+                items.append((gap, items[-1][1]))
         if grid.label:
             name = self._labels[where] if part == 0 else ""
             room = grid.label - 1
             if cell_len(name) > room:  # the end of a name tells nodes apart, not its beginning
                 name = glyph("…", "~") + name[-(room - 1) :]
-            texts += fit(name, room), " "
-            styles += style("accent", "cursor") if selected else style("muted"), self.palette.blank
+            items.append((fit(name, room), looks.number(style("accent", "cursor") if selected else style("muted"))))
+            items.append((" ", looks.blank))
 
-    def _looks(self, wide: int) -> tuple[list[str], list[Style]]:
-        """Text and style of each whole percent."""
-        looks = self._known_looks.get(wide)
-        if looks is None:
-            signs = [level_sign(float(level)) for level in range(101)]
-            if wide == 4:
-                signs = [f"{level:3d}" if level else sign.rjust(3) for level, sign in enumerate(signs)]
-            shown = [sign.ljust(wide) if wide == 4 else sign * wide for sign in signs]
-            looks = shown, [self.palette.style(level_style(float(level))) for level in range(101)]
-            self._known_looks[wide] = looks
-        return looks
-
-    def _gpus(
-        self,
-        node: str,
-        gpus: int,
-        part: int,
-        grid: Grid,
-        selected: bool,
-        texts: list[str],
-        styles: list[Style],
-    ) -> None:
-        """The accelerators of one node on one line. This runs for every accelerator on screen, every second."""
-        wide = grid.form.cell
-        signs, looks = self._looks(wide)
-        named = self.palette.styles()
+    def _gpus(self, where: int, part: int, grid: Grid, looks: Looks, items: list[Item]) -> None:
+        """The accelerators of one node on one line."""
+        node, gpus = self._groups[where]
         start = part * grid.columns
         stop = min(start + grid.columns, gpus)
-        cells = self.levels(node)[start:stop]
-        first = len(styles)
-        for level, name in cells:
-            if (type(level) is float or type(level) is int) and 0 <= level <= 100:
-                whole = int(level + 0.5)
-                texts.append(signs[whole])
-                styles.append(named[name] if name else looks[whole])
-            else:
-                sign = level_sign(level)
-                texts.append(f"  {sign} " if wide == 4 else sign * wide)
-                styles.append(named[name or level_style(level)])
-        if len(cells) < stop - start:  # announced, and not told of
-            texts.append((f"  {LEVEL_UNKNOWN} " if wide == 4 else LEVEL_UNKNOWN * wide) * (stop - start - len(cells)))
-            styles.append(named["muted"])
-        held = self._held.get(node, ())
-        if held or (selected and not grid.label):
-            for i in range(first, first + len(cells)):
-                if start + i - first in held:
-                    styles[i] = self.palette.held
-                elif selected and not grid.label:
-                    styles[i] = styles[i] + _SELECTED
+        cells = self.levels(node)
+        new = looks.items(cells if start == 0 and len(cells) == stop else cells[start:stop])
+        if len(new) < stop - start:  # announced, and not told of
+            new += [looks.unknown] * (stop - start - len(new))
+        held = self._held.get(node)
+        if held is not None:
+            new = [
+                (text, looks.held) if start + gpu in held else (text, number) for gpu, (text, number) in enumerate(new)
+            ]
+        if node == self._selected and not grid.label:
+            new = [item if item[1] == looks.held else looks.pointed_out(item) for item in new]
+        items += new
         if start + grid.columns > gpus:
-            texts.append(" " * wide * (start + grid.columns - max(start, gpus)))
-            styles.append(self.palette.blank)
+            items.append((" " * grid.form.cell * (start + grid.columns - max(start, gpus)), looks.blank))
 
     def _legend(self, width: int) -> Strip:
         ramp = "1-9#" if is_ascii() else "▁▃▅█"

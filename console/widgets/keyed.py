@@ -24,6 +24,7 @@ SLICE_SECONDS = 0.008
 AT_ONCE_ROWS = 256
 """So few rows are filtered and sorted at once, without a task."""
 RESORT_SECONDS = 1.0
+SOON_SECONDS = 0.1
 RETEXT_SECONDS = 0.25
 """Touched rows are looked at by a standing filter for one slice in so many seconds: 3 % of a core at most."""
 
@@ -65,6 +66,8 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
         self._strips: dict[str, Strip] = {}
         """Lines as painted, without cursor, by key; scrolling by a line then paints one line and not all."""
         self._counts = (0, 0)
+        self._owed = False
+        """Have rows changed on screen that are painted only when the order is known?"""
         self._resort_timer: Timer | None = None
         self._resorted_at = 0.0
         self._retext_timer: Timer | None = None
@@ -86,6 +89,7 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
             if len(kept) != len(self.marked):
                 self.marked = kept
                 self._tell_marks()
+        self.refresh()
         self._rearrange()
 
     def touch(self, keys: Iterable[str]) -> None:
@@ -99,8 +103,12 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
         if self._order.stale_values and self._resort_timer is None:
             wait = max(0.001, self._resorted_at + RESORT_SECONDS - time.monotonic())
             self._resort_timer = self.set_timer(wait, self._resort)
+            if wait < SOON_SECONDS:  # rows are about to change places: paint once, when they have
+                self._owed = True
         if self._order.stale_texts and self._retext_timer is None:
             self._retext_timer = self.set_interval(RETEXT_SECONDS, self._retext)
+        if self._owed:
+            return
         top = self._top
         lines = [y for y, key in enumerate(self._order.view[top : top + self._page]) if key in changed]
         if len(lines) * 2 > self._page:
@@ -246,6 +254,7 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
     def sort_by(self, column_key: str | None, reverse: bool = False) -> None:
         """Sort by a column; ``None`` gives the order of `set_rows` back."""
         self._order.sort_by(column_key, reverse)
+        self.refresh()
         self._rearrange()
 
     def next_sort(self) -> None:
@@ -267,6 +276,7 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
     def set_filter(self, text: str) -> None:
         """Show only rows whose painted text has ``text`` in it, whatever the case; ``!text``: those that do not."""
         self._order.set_filter(text)
+        self.refresh()
         self._rearrange()
 
     def _rearrange(self) -> None:
@@ -313,8 +323,10 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
         self._order.arrange()
         view = self._order.view
         counts = (len(view), len(self._order.keys))
-        if view == before and counts == self._counts:
+        if self._owed:
+            self._owed = False
             self.refresh()
+        if view == before and counts == self._counts:
             return
         self._counts = counts
         position = self._cursor

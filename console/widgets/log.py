@@ -4,7 +4,7 @@ The text is made safe and secrets are painted over here, at the last moment; the
 """
 
 import re
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from textual.binding import Binding, BindingType
@@ -16,7 +16,7 @@ from textual.timer import Timer
 
 from console.render.cells import Cell, count, fit, glyph, safe
 from console.widgets.buffer import LineBuffer, LineSource, LogLine
-from console.widgets.logline import fold_of, shown, strip_of
+from console.widgets.logline import fold_of, plain_strip, shown, strip_of
 from console.widgets.paint import PaintedView
 from console.widgets.search import compiled, find
 
@@ -26,12 +26,27 @@ FRAME_SECONDS = 1 / 15
 SIDEWAYS = 8
 
 
+_ScreenRow = tuple[LogLine, int | None]
+"""What stands on a line of the screen: a line of the log, and which of its folds if lines are folded."""
+
+
+class _Frame(NamedTuple):
+    """All that painting needs, asked for once for all lines of the screen."""
+
+    size: Size
+    width: int
+    height: int
+    top: int
+    status: str
+    rows: list[_ScreenRow]
+
+
 class LogView(PaintedView, can_focus=True):
     """Lines of a source, following its end until one scrolls up."""
 
     DEFAULT_CSS = """
     LogView {
-        overflow-y: scroll;
+        overflow-y: hidden;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -91,13 +106,12 @@ class LogView(PaintedView, can_focus=True):
         self._dropped = 0
         self._paused_at = 0
         """Lines there had been, dropped ones too, when following ended."""
-        self._frame: Timer | None = None
+        self._timer: Timer | None = None
         self._pattern: re.Pattern[str] | None = None
         self._found: int | None = None
         """The line of the current match, as position plus dropped."""
         self._search_note = ""
-        self._screen_rows: list[tuple[LogLine, int]] = []
-        """With wrap: what stands on each line of the screen, as a line and which of its folds."""
+        self._frame: _Frame | None = None
 
     # The source
 
@@ -118,11 +132,11 @@ class LogView(PaintedView, can_focus=True):
 
     def grew(self) -> None:
         """The source has more lines. May be called as often as it likes: it is painted 15 times a second at most."""
-        if self._frame is None and self.is_attached:
-            self._frame = self.set_timer(FRAME_SECONDS, self._catch_up)
+        if self._timer is None and self.is_attached:
+            self._timer = self.set_timer(FRAME_SECONDS, self._catch_up)
 
     def _catch_up(self) -> None:
-        self._frame = None
+        self._timer = None
         gone = self._source.dropped() - self._dropped
         self._dropped += gone
         self._resize_virtual()
@@ -159,7 +173,7 @@ class LogView(PaintedView, can_focus=True):
 
     def _to_end(self) -> None:
         if self.wrap:
-            rows = self._rows_from_end()
+            rows = self._folded_from_end()
             self.scroll_to(
                 y=max(0, self._source.count() - len({id(line) for line, _ in rows})), animate=False, force=True
             )
@@ -182,6 +196,7 @@ class LogView(PaintedView, can_focus=True):
     def watch_wrap(self) -> None:
         """Folding began or ended: the line at the top stays there."""
         self._left = 0
+        self._frame = None
         self._resize_virtual()
         if self.follow:
             self._to_end()
@@ -248,6 +263,8 @@ class LogView(PaintedView, can_focus=True):
         if not self.follow:
             new = self._source.count() + self._source.dropped() - self._paused_at
             parts.append(f"paused, {count(new)} new line{'s'[new == 1 :]}, f follows")
+            if total := self._source.count():
+                parts.append(f"{(self._top + 1) * 100 // total}%")
         if self._search_note:
             parts.append(self._search_note)
         return glyph(" · ", " | ").join(parts)
@@ -311,29 +328,33 @@ class LogView(PaintedView, can_focus=True):
         """Nothing is kept between frames."""
 
     def _repaint(self) -> None:
-        self._screen_rows = []
+        self._frame = None
         self.refresh()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Another top line."""
-        self._screen_rows = []
+        self._frame = None
         super().watch_scroll_y(old_value, new_value)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width = self.scrollable_content_region.width
-        status = self.status
-        if status and y == self.scrollable_content_region.height - 1:
-            return self.palette.strip([Cell(fit(f" {status}", width), "key")], width, "cursor")
-        if not self._source.count():
-            return self.palette.strip([Cell(fit(self.empty if y == 0 else "", width), "muted")], width)
-        if self.wrap:
-            return self._folded(y, width)
-        lines = self._source.lines(self._top + y, self._top + y + 1)
-        if not lines:
-            return Strip.blank(width, self.palette.blank)
-        line = shown(lines[0])
-        strip = strip_of(line, self.palette, self._pattern, self._found_here(self._top + y))
+        frame = self._frame
+        if frame is None or frame.size != self.size:
+            frame = self._frame = self._framed()
+        width = frame.width
+        if frame.status and y == frame.height - 1:
+            return self.palette.strip([Cell(fit(f" {frame.status}", width), "key")], width, "cursor")
+        if y >= len(frame.rows):
+            text = self.empty if y == 0 else ""
+            return self.palette.strip([Cell(fit(text, width), "muted")], width)
+        raw, fold = frame.rows[y]
+        line = shown(raw)
+        if fold is not None:
+            strip = strip_of(line, self.palette, self._pattern, False)
+            return fold_of(strip, line, fold, width, self.palette).adjust_cell_length(width, self.palette.blank)
+        if self._pattern is None and not self._left and width > line.indent:
+            return plain_strip(line, self.palette, width)
+        strip = strip_of(line, self.palette, self._pattern, self._found_here(frame.top + y))
         if self._left:
             start = line.indent + self._left
             strip = Strip.join([strip.crop(0, line.indent), strip.crop(start, max(start, strip.cell_length))])
@@ -342,37 +363,39 @@ class LogView(PaintedView, can_focus=True):
             strip = Strip.join([strip.crop(0, width - 1), more])
         return strip.adjust_cell_length(width, self.palette.blank)
 
+    def _framed(self) -> _Frame:
+        region = self.scrollable_content_region
+        rows: list[_ScreenRow]
+        if self.wrap:
+            rows = self._folded()
+        else:
+            rows = [(line, None) for line in self._source.lines(self._top, self._top + region.height)]
+        return _Frame(self.size, region.width, region.height, self._top, self.status, rows)
+
     def _found_here(self, position: int) -> bool:
         return self._found is not None and position + self._source.dropped() == self._found
 
-    # Folding
-
-    def _rows_from_end(self) -> list[tuple[LogLine, int]]:
-        width, page, total = self.scrollable_content_region.width, self._page, self._source.count()
-        rows: list[tuple[LogLine, int]] = []
-        for line in reversed(self._source.lines(max(0, total - page), total)):
-            rows[:0] = [(line, fold) for fold in range(shown(line).folds(width))]
-            if len(rows) >= page:
-                break
-        return rows[-page:]
-
-    def _rows(self) -> list[tuple[LogLine, int]]:
+    def _folded(self) -> list[_ScreenRow]:
+        """With folding: what stands on each line of the screen."""
         if self.follow:
-            return self._rows_from_end()
-        width, page = self.scrollable_content_region.width, self._page
-        rows: list[tuple[LogLine, int]] = []
+            return self._folded_from_end()
+        page = self._page
+        rows: list[_ScreenRow] = []
         for line in self._source.lines(self._top, self._top + page):
-            rows.extend((line, fold) for fold in range(shown(line).folds(width)))
+            rows.extend(self._folds(line))
             if len(rows) >= page:
                 break
         return rows[:page]
 
-    def _folded(self, y: int, width: int) -> Strip:
-        if not self._screen_rows:
-            self._screen_rows = self._rows()
-        if y >= len(self._screen_rows):
-            return Strip.blank(width, self.palette.blank)
-        raw, fold = self._screen_rows[y]
-        line = shown(raw)
-        strip = strip_of(line, self.palette, self._pattern, False)
-        return fold_of(strip, line, fold, width, self.palette).adjust_cell_length(width, self.palette.blank)
+    def _folded_from_end(self) -> list[_ScreenRow]:
+        page, total = self._page, self._source.count()
+        rows: list[_ScreenRow] = []
+        for line in reversed(self._source.lines(max(0, total - page), total)):
+            rows[:0] = self._folds(line)
+            if len(rows) >= page:
+                break
+        return rows[-page:]
+
+    def _folds(self, line: LogLine) -> list[_ScreenRow]:
+        width = self.scrollable_content_region.width
+        return [(line, fold) for fold in range(shown(line).folds(width))]

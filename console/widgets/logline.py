@@ -8,16 +8,15 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from console.render.cells import Cell, cell_len, count, redact, safe
+from console.render.cells import Cell, cell_len, count, fit, redact, safe
 from console.widgets.buffer import LogLine
 from console.widgets.paint import Palette
 
 PAINT_LIMIT = 8_192
 """Characters of a line that are painted at most."""
 RANK_STYLES = ("accent", "info", "ok", "simulated", "busy", "key")
-_SEVERITY = re.compile(
-    r"\b(?:(error|fatal|critical|traceback|\w*exception|\w+error|xid)|(warn|warning))\b(?!\s*=)", re.IGNORECASE
-)
+_SEVERITY_HINTS = ("error", "warn", "fatal", "critical", "traceback", "exception", "xid")
+_SEVERITY = re.compile(r"\b(?:(error|fatal|critical|traceback|\w*exception|\w+error|xid)|(warn|warning))\b(?!\s*=)")
 
 
 class Shown(NamedTuple):
@@ -43,11 +42,27 @@ def shown(line: LogLine) -> Shown:
     if len(raw) > PAINT_LIMIT:
         raw = f"{raw[:PAINT_LIMIT]} [{count(len(raw) - PAINT_LIMIT)} characters more]"
     text = safe(redact(raw))
-    found = _SEVERITY.search(text)
-    style = "" if found is None else "bad" if found[1] else "warn"
+    style = _severity(text)
     if line.rank is None:
         return Shown(Cell(""), Cell(text, style))
     return Shown(Cell(f"{line.rank:>3} ", RANK_STYLES[line.rank % len(RANK_STYLES)]), Cell(text, style))
+
+
+def _severity(text: str) -> str:
+    """The style of a line by the words in it."""
+    lower = text.lower()
+    for hint in _SEVERITY_HINTS:  # plain searches first: most lines have none of these words
+        if hint in lower:
+            found = _SEVERITY.search(lower)
+            return "" if found is None else "bad" if found[1] else "warn"
+    return ""
+
+
+def plain_strip(line: Shown, palette: Palette, width: int) -> Strip:
+    """The head of a line in exactly ``width`` cells, without matches: what is painted while a log rushes by."""
+    segments = [palette.segment(line.prefix)] if line.prefix.text else []
+    segments.append(Segment(fit(line.body.text, width - line.indent), palette.style(line.body.style)))
+    return Strip(segments, width)
 
 
 def strip_of(line: Shown, palette: Palette, pattern: re.Pattern[str] | None, found: bool) -> Strip:

@@ -167,7 +167,8 @@ class FrozenApp(RaydeckApp):
     """The real app on the frozen cluster."""
 
     def __init__(self, made: Session, *, first: Callable[[], Screen[Any]] = FleetScreen, **settings: Any) -> None:
-        super().__init__(Settings(theme="raydeck-dark", **settings), {"TERM": "xterm-256color"}, made.context, None)
+        super().__init__(Settings(theme="raydeck-dark", **settings), {"TERM": "xterm-256color"}, lambda: made.context)
+        self.context = made.context
         self.session = made
         self._first = first
 

@@ -205,6 +205,7 @@ async def test_samples_go_on_after_a_reconnect(sshd: Sshd, connections: Connecti
         sshd.start()
         seen = len(notebook.samples)
         await until(lambda: len(notebook.samples) > seen + 2)
+        assert {reason for state, reason in notebook.states if state == "up"} == {""}
         assert notebook.states[-1] == ("up", "")
         assert [state for state, _ in notebook.states if state not in ("connecting", "up", "lost")] == []
 
@@ -245,7 +246,7 @@ def test_a_long_line_is_refused_as_soon_as_it_is_too_long(pieces: list[bytes], l
 @pytest.mark.parametrize(
     ("end", "sentence"),
     [
-        (CommandEnd(None, None, "", "the connection broke"), ""),
+        (CommandEnd(None, None, "", "the connection was closed"), "sshd closed the probe's session"),
         (CommandEnd(127, None, "bash: python3: command not found\n", ""),
          "probe exited 127: python3 not found on the node (bash: python3: command not found)"),
         (CommandEnd(126, None, "sh: python3: Permission denied", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -9,8 +10,9 @@ import time
 import pytest
 
 from console.sources.ssh import Connections, State, Status
+from jobs.errors import Unreachable
 
-from .servers import Sshd, until
+from .servers import Sshd, commands, until
 
 
 def freeze(sshd: Sshd, number: signal.Signals) -> None:
@@ -29,6 +31,8 @@ async def test_silent_then_lost_then_back(sshd: Sshd, connections: Connections) 
 
     connection.listen(note)
     await connection.run_command(["true"])
+    running = asyncio.create_task(connection.run_command(["sleep", "9"], timeout=20))
+    await until(lambda: any(b"sleep" in command for command in commands(sshd.sessions()).values()))
     times.clear()
     frozen = time.monotonic()
     freeze(sshd, signal.SIGSTOP)
@@ -38,8 +42,10 @@ async def test_silent_then_lost_then_back(sshd: Sshd, connections: Connections) 
     assert connection.is_up
     await until(lambda: connection.status.state is State.LOST, what="lost")
     assert times[State.LOST] - frozen <= 6.0
-    assert connection.status.reason == "no answer for 5 s"
+    assert connection.status.reason == "no answer for 6 s"
     assert not connection.is_up
+    with pytest.raises(Unreachable, match="was cut off"):
+        await running
     since = connection.status.since
     freeze(sshd, signal.SIGCONT)
     await until(lambda: connection.status.state is State.UP, what="up again")

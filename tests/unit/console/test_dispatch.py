@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from console.dispatch import SAMPLES, prepare, preview_launch, preview_stop
+from console.dispatch import prepare, preview_launch, preview_stop
+from console.preview import SAMPLES
 from jobs.errors import Refused
 from jobs.model import RunState
 from tests.unit.console.test_work_state import run

@@ -20,6 +20,7 @@ from console.render.cells import (
     count,
     fit,
     fit_spans,
+    level_look,
     level_sign,
     level_style,
     mini_bars,
@@ -210,6 +211,18 @@ def test_levels() -> None:
     assert level_sign(Missing(ERROR, "")) == "!"
     assert mini_bars([10, 20, 90, None]) == (Cell("▁▂", "load1"), Cell("█", "load4"), Cell("?", "muted"))
     assert {level_style(level) for level in (0, 10, 30, 60, 90)} == {"idle", "load1", "load2", "load3", "load4"}
+
+
+@given(st.one_of(st.none(), st.floats(), st.integers(-5, 105), st.just(Missing(STALE, ""))), st.booleans())
+def test_the_quick_look_of_a_level_is_that_of_its_whole_percent(
+    level: float | Missing | None, ascii_only: bool
+) -> None:
+    use_ascii(ascii_only)
+    try:
+        whole = int(level + 0.5) if isinstance(level, (int, float)) and 0 <= level <= 100 else level
+        assert level_look(level) == (level_sign(whole), level_style(whole))
+    finally:
+        use_ascii(False)
 
 
 def test_levels_in_ascii(plain: None) -> None:

@@ -1,0 +1,72 @@
+"""What the app asks of the screen in front. Light, since the first paint imports it; `base` has what screens share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.screen import Screen
+
+if TYPE_CHECKING:
+    from console.app import RaydeckApp
+    from console.render.cells import Spans
+    from console.sources.session import Session
+
+
+class Place(Screen[None]):
+    """A screen that is a place to be, rather than a dialog that covers one."""
+
+    SCOPES: ClassVar[tuple[str, ...]] = ("everywhere",)
+    """The scopes of actions that are offered here."""
+
+    @property
+    def deck(self) -> RaydeckApp:
+        """The app, as what it is."""
+        return cast("RaydeckApp", self.app)
+
+    @property
+    def place(self) -> str:
+        """Where one is, for the status line."""
+        return ""
+
+    def status(self, width: int) -> list[Spans]:
+        """The status line."""
+        session: Session | None = self.deck.session
+        if session is None:
+            from console.render.cells import Cell
+
+            return [(Cell(" raydeck ", "title"), Cell(self.place, "muted"))]
+        # Not above: it brings pydantic, and the first paint has no use for it.
+        from console.render.status import status_spans
+
+        return [
+            status_spans(
+                session.context.name,
+                session.fleet,
+                session.work,
+                place=self.place,
+                simulated=session.context.simulated,
+                read_only=self.deck.settings.read_only,
+                now=session.now(),
+                width=width,
+            )
+        ]
+
+    def frame(self, nodes: set[str], runs: set[str]) -> None:
+        """Something changed; called at most a few times a second, for the screen in front only."""
+
+    def copy_text(self) -> str:
+        """What `c` copies."""
+        return ""
+
+    def raw(self) -> object | None:
+        """What `y` shows as JSON."""
+        return None
+
+    def selected_runs(self) -> Iterable[str]:
+        """The runs that a key is about."""
+        return ()
+
+    def selected_node(self) -> str | None:
+        """The node that a key is about."""
+        return None
