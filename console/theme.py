@@ -203,7 +203,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "bad": ("error", "error", "bold"),
     "muted": ("deck-muted", "text-muted", ""),
     "accent": ("accent", "accent", ""),
-    "stale": ("deck-stale", "warning", "italic"),
+    "stale": ("deck-stale", "warning", ""),
     "busy": ("deck-busy", "primary", ""),
     "idle": ("deck-idle", "text-muted", ""),
     "title": ("deck-title", "foreground", "bold"),

@@ -126,7 +126,7 @@ def inspect(path: Path) -> Checkpoint:
     begun, written = float(manifest["begun_at"]), float(manifest["written_at"])
     reason = "" if manifest["step"] == step else f"its manifest is of step {manifest['step']}"
     if not reason:
-        reason = next(iter(_size_mistakes(path, manifest)), "")
+        reason = next(iter(_size_mistakes(path, manifest).values()), "")
     return Checkpoint(step, path, not reason, reason, size, max(0.0, written - begun), written)
 
 
@@ -156,11 +156,10 @@ def verify(path: Path) -> list[str]:
     except ValueError as error:
         return [str(error)]
     mistakes = _size_mistakes(path, manifest)
-    broken = {mistake.split(" ", 1)[0] for mistake in mistakes}
     for name, entry in manifest["files"].items():
-        if name not in broken and _digest(path / name) != entry["sha256"]:
-            mistakes.append(f"{name} does not have the content that was saved (its SHA-256 differs)")
-    return mistakes
+        if name not in mistakes and _digest(path / name) != entry["sha256"]:
+            mistakes[name] = f"{name} does not have the content that was saved (its SHA-256 differs)"
+    return list(mistakes.values())
 
 
 def prune(run_directory: str | os.PathLike[str], keep_last: int, keep_steps: frozenset[int] = frozenset()) -> list[int]:
@@ -197,28 +196,31 @@ def _manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"its manifest cannot be read: {error}") from None
     try:
-        int(manifest["step"]), float(manifest["begun_at"]), float(manifest["written_at"])
+        numbers = [int(manifest["step"]), float(manifest["begun_at"]), float(manifest["written_at"])]
         for name, entry in manifest["files"].items():
-            int(entry["size"]), str(entry["sha256"])
+            numbers.append(int(entry["size"]))
+            if not isinstance(entry["sha256"], str):
+                raise ValueError(f"it has no SHA-256 for {name}")
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise ValueError(f"it names {name}, which is outside")
-        if not manifest["files"]:
+        if len(numbers) == 3:
             raise ValueError("it names no file")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"its manifest is not one: {error}") from None
     return manifest
 
 
-def _size_mistakes(path: Path, manifest: dict[str, Any]) -> list[str]:
-    mistakes: list[str] = []
+def _size_mistakes(path: Path, manifest: dict[str, Any]) -> dict[str, str]:
+    """What is wrong with each file, by its name, as far as the file system's own listing tells."""
+    mistakes: dict[str, str] = {}
     for name, entry in manifest["files"].items():
         try:
             size = (path / name).stat().st_size
         except OSError:
-            mistakes.append(f"{name} is missing")
+            mistakes[name] = f"{name} is missing"
             continue
         if size != entry["size"]:
-            mistakes.append(f"{name} has {size} bytes instead of {entry['size']}")
+            mistakes[name] = f"{name} has {size} bytes instead of {entry['size']}"
     return mistakes
 
 

@@ -65,9 +65,18 @@ def _token(text: str, where: str) -> str:
 class RayApi:
     """One cluster's dashboard. ``token`` is asked before each request, so that a new one is taken up."""
 
-    def __init__(self, transport: Transport, token: Callable[[], str] = find_token) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        token: Callable[[], str] = find_token,
+        *,
+        read_seconds: float = READ_SECONDS,
+        answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
         self._transport = transport
         self._find_token = token
+        self._read_seconds = read_seconds
+        self._answer_bytes = answer_bytes
 
     async def version(self) -> RayVersion:
         """Which Ray this is."""
@@ -237,10 +246,12 @@ class RayApi:
         params: Mapping[str, str] | None = None,
         json: Any = None,
         content: bytes | None = None,
-        timeout: float = READ_SECONDS,
-        limit: int = MAX_ANSWER_BYTES,
+        timeout: float | None = None,
+        limit: int | None = None,
     ) -> Response:
         """The answer, whatever its status, but that no token or a wrong one was given."""
+        timeout = self._read_seconds if timeout is None else timeout
+        limit = self._answer_bytes if limit is None else limit
         token = self._find_token()
         headers = {"Authorization": f"Bearer {token}"} if token else None
         try:

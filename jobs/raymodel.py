@@ -158,7 +158,8 @@ def one_line(body: str, limit: int = 300) -> str:
             line for line in lines if re.match(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)\b", line)
         ]
         chosen = named[-1] if named else lines[-1]
-        chosen = re.sub(r"^[A-Za-z_][\w.]*:\s+(?=\S)", "", chosen)
+        # Before a whole sentence the name of the error's class says nothing more.
+        chosen = re.sub(r"^[A-Za-z_][\w.]*:\s+(?=\S+ \S)", "", chosen)
     return chosen if len(chosen) <= limit else f"{chosen[: limit - 1]}…"
 
 

@@ -43,6 +43,8 @@ LOCK_NAME = "controller.lock"
 SOCKET_NAME = "controller.sock"
 OUTPUT_NAME = "controller.out"
 ASK_SECONDS = 3.0
+SETTLE_SECONDS = 5.0
+"""How long one that holds the lock and does not answer is watched, before that is said."""
 PASSED_ON = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN")
 
 
@@ -204,6 +206,10 @@ def _status(store: str) -> Answer:
 
 def _start(store: str, options: Options, digest: str, body: bytes) -> Answer:
     running = _status(store)
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while running.event == "running" and running.reason and time.monotonic() < deadline:
+        time.sleep(0.05)  # it comes or goes at this very moment
+        running = _status(store)
     if running.event == "running":
         running.offered = digest
         if not running.reason and running.digest != digest:

@@ -279,6 +279,6 @@ def decode(text: Union[str, bytes]) -> Line:
             return Fault(str(raw["reason"]))
     except WireError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise WireError("not a line of the probe: {}".format(error)) from error
     raise WireError("unknown kind {!r}".format(kind))

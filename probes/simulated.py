@@ -95,8 +95,8 @@ class Device:
         target = full if holders else float(self._idle_memory)
         # Memory is taken in a few seconds, and given back at once.
         self.memory_used_bytes = _towards(self.memory_used_bytes, target, elapsed, 3.0 if holders else 0.4)
-        draw = 0.10 + work * (0.78 + 0.10 * self._noise("p", now, 5.0))
-        wanted = self._limit * min(draw * (0.6 if throttled else 1.0), 1.0)
+        draw = work * (0.78 + 0.10 * self._noise("p", now, 5.0)) * (0.5 if throttled else 1.0)
+        wanted = self._limit * min(0.10 + draw, 1.0)
         self.power_watts = _towards(self.power_watts, wanted, elapsed, 0.8)
         warm = self._rest_celsius + 38.0 * max(self.power_watts / self._limit - 0.1, 0.0)
         self.temperature_celsius = _towards(self.temperature_celsius, _HOT_CELSIUS if hot else warm, elapsed, 20.0)

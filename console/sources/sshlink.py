@@ -177,7 +177,7 @@ class Link:
         if quiet <= NUDGE_SECONDS and not self._nudging and not self._quiet_reason and self.status.state is State.UP:
             return  # the usual case, four times a second for each node
         if self._nudging != (quiet > NUDGE_SECONDS):
-            # The library's keepalive runs only while nothing is heard: its timer costs as much as reading a sample does.
+            # The library's keepalive runs only while nothing is heard: its timer costs half of what a packet does.
             self._nudging = not self._nudging
             self._wire.set_keepalive(NUDGE_PERIOD_SECONDS if self._nudging else 0)
         if quiet > GIVEN_UP_SECONDS:

@@ -1,7 +1,7 @@
 """How the cells of a heatmap are laid out: what a GPU gets of the room there is. Pure arithmetic."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LABEL_LIMIT = 16
 
@@ -37,6 +37,8 @@ class Grid:
     deep: int
     """Lines of one node."""
     lines: int
+    whole_names: bool = False
+    """Is there room for names as they are?"""
 
     @property
     def block(self) -> int:
@@ -76,15 +78,22 @@ def _lay_out(form: Form, nodes: int, most: int, label: int, width: int) -> Grid:
     return Grid(form, label, across, columns, deep, -(-nodes // across) * deep)
 
 
-def choose_grid(nodes: int, most: int, label: int, width: int, room: int) -> Grid:
-    """The richest form that fits.
+def choose_grid(nodes: int, most: int, labels: tuple[int, int], width: int, room: int) -> Grid:
+    """The richest form that fits, with whole names if that costs no richness.
 
     Args:
         nodes: How many there are.
         most: GPUs of the node that has most of them.
-        label: Cells of the longest name.
+        labels: Cells of the longest name, whole and shortened.
         width: Terminal cells across.
         room: Lines there are. If no form fits, more are taken, and the view scrolls.
     """
+    whole, short = (_first_that_fits(nodes, most, label, width, room) for label in labels)
+    if whole.form is short.form and labels[0] <= LABEL_LIMIT:
+        return replace(whole, whole_names=True)
+    return short
+
+
+def _first_that_fits(nodes: int, most: int, label: int, width: int, room: int) -> Grid:
     tried = [_lay_out(form, nodes, most, label, width) for form in FORMS]
     return next((grid for grid in tried if grid.lines <= room), tried[FORMS.index(SCROLLING)])

@@ -166,9 +166,12 @@ class Heatmap(PaintedView):
     def _grid_for(self, width: int, room: int) -> Grid:
         grid = self._grids.get((width, room))
         if grid is None:
-            label = max(map(cell_len, self._labels), default=0)
+            labels = (
+                max((cell_len(node) for node, _ in self._groups), default=0),
+                max(map(cell_len, self._labels), default=0),
+            )
             most = max((gpus for _, gpus in self._groups), default=1)
-            grid = self._grids[width, room] = choose_grid(len(self._groups), most, label, width, room)
+            grid = self._grids[width, room] = choose_grid(len(self._groups), most, labels, width, room)
         return grid
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -269,7 +272,7 @@ class Heatmap(PaintedView):
             else:  # a space looks the same in any colour, and so stays in its neighbour's segment
                 items.append((gap, items[-1][1]))
         if grid.label:
-            name = self._labels[where] if part == 0 else ""
+            name = "" if part else node if grid.whole_names else self._labels[where]
             room = grid.label - 1
             if cell_len(name) > room:  # the end of a name tells nodes apart, not its beginning
                 name = glyph("…", "~") + name[-(room - 1) :]

@@ -15,6 +15,8 @@ from console.widgets.paint import Palette
 PAINT_LIMIT = 8_192
 """Characters of a line that are painted at most."""
 RANK_STYLES = ("accent", "info", "ok", "simulated", "busy", "key")
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+"""Programs colour their output for a terminal of their own. Left out; any other control sequence is shown as signs."""
 _SEVERITY_HINTS = ("error", "warn", "fatal", "critical", "traceback", "exception", "xid")
 _SEVERITY = re.compile(r"\b(?:(error|fatal|critical|traceback|\w*exception|\w+error|xid)|(warn|warning))\b(?!\s*=)")
 
@@ -41,6 +43,8 @@ def shown(line: LogLine) -> Shown:
     raw = line.text
     if len(raw) > PAINT_LIMIT:
         raw = f"{raw[:PAINT_LIMIT]} [{count(len(raw) - PAINT_LIMIT)} characters more]"
+    if "\x1b" in raw:
+        raw = _COLOURS.sub("", raw)
     text = safe(redact(raw))
     style = _severity(text)
     if line.rank is None:

@@ -1,7 +1,7 @@
 """Owns one node of a gang: starts torchrun there, says how its ranks fare, asks them to leave, ends them.
 
-The driver makes one of these on each bundle of the placement group, as a Ray actor. Its methods are quick (but `end`, which
-is bounded), run one at a time on the worker's main thread, and it keeps no state that the driver could not ask for again.
+The driver makes one of these on each bundle of the placement group, as a Ray actor. Its methods are quick (but `end`,
+which is bounded), and run one at a time on the worker's main thread.
 """
 
 from __future__ import annotations

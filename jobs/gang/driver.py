@@ -1,8 +1,8 @@
-"""Owns one attempt from placement to outcome: the entrypoint of its Ray job. Never decides whether there is another one.
+"""Owns one attempt from placement to outcome, as its Ray job's entrypoint. Never decides whether there is another one.
 
-``python -m jobs.gang.driver`` with a `Launch` in ``RAYDECK_LAUNCH``. SIGTERM (what Ray's job stop sends) asks the ranks to
-save and leave; a second one, or a file ``stop-now`` in the attempt's folder, ends them at once. Exit code 0 for succeeded
-and stopped, 1 for failed; ``outcome.json`` has the words.
+``python -m jobs.gang.driver`` with a `Launch` in ``RAYDECK_LAUNCH``. SIGTERM (what Ray's job stop sends) asks the ranks
+to save and leave; a second one, or a file ``stop-now`` in the attempt's folder, ends them at once. Exit code 0 for
+succeeded and stopped, 1 for failed; ``outcome.json`` has the words.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -78,6 +79,10 @@ class Driver:
             return self._finish("stopped", "stopped on request before its ranks were started")
         except RaydeckError as error:
             return self._finish("failed", str(error))
+        except Exception as error:
+            # Whatever it is: an attempt without an outcome would be a riddle, and its nodes would stay held.
+            traceback.print_exc()
+            return self._finish("failed", f"its driver broke: {type(error).__name__}: {verdict.first_line(error)}")
         finally:
             if placement is not None:
                 placement.remove()
@@ -100,11 +105,13 @@ class Driver:
             missing = placement.missing()
             if time.monotonic() > deadline:
                 limit = f"{self.launch.start_timeout_seconds:g} s"
-                raise Refused(f"no place for it within {limit}: {missing}")
-            if missing != told:
+                raise Refused(
+                    f"no place for it within {limit}: {missing or 'Ray did not place it, though it would fit'}"
+                )
+            if missing and missing != told:
                 told = missing
                 say(f"waiting for a place: {missing}")
-            self._phase("placing", missing)
+            self._phase("placing", missing or "Ray is placing it")
 
     def _start(self, placement: Placement) -> None:
         launch = self.launch
@@ -120,7 +127,9 @@ class Driver:
                 raise Refused(f"the agents on {names} did not all start within {AGENT_START_SECONDS:g} s")
             self._phase("starting", f"starting the agents on {names}")
         head = gang.members[0]
-        say(f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{facts[0].free_port}")
+        say(
+            f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{facts[0].free_port}"
+        )
         gang.start(head.address, facts[0].free_port, AGENT_START_SECONDS)
 
     def _follow(self) -> Outcome:

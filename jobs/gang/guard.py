@@ -1,8 +1,8 @@
 """Owns the last word on a node: when its agent is gone, however it went, nothing of the attempt stays behind.
 
-``python -m jobs.gang.guard FOLDER NAME=VALUE…`` leaves its parent at once, waits until standard input closes (its other
-end is the agent's), then ends every process with those marks in its environment and removes the agent's folder. Ranks die
-with their parents anyway; this is for what they started in sessions of its own. Standard library only.
+``python -m jobs.gang.guard FOLDER NAME=VALUE…`` leaves its parent at once, waits until standard input closes (its
+other end is the agent's), then ends every process with those marks in its environment and removes the agent's folder.
+Ranks die with their parents anyway; this is for what they started in sessions of its own. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns a gang's Ray side: its placement group, an agent on each node, and what they answer. The only file that calls Ray."""
+"""Owns a gang's Ray side: its placement group, an agent on each node, and what they answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import (
     PlacementGroup,
@@ -19,6 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from jobs.errors import RaydeckError, Unreachable
 from jobs.gang import placing
 from jobs.gang.agent import Agent, Facts, NodeReport
+from jobs.gang.verdict import first_line
 from jobs.model import Launch
 
 ANSWER_SECONDS = 15.0
@@ -49,12 +51,11 @@ class Placement:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        chosen = placing.selector(launch)
         self.group: PlacementGroup = placement_group(
             [placing.bundle(launch)] * launch.nodes,
             strategy="STRICT_SPREAD",
             name=f"raydeck-{launch.run}-a{launch.attempt}",
-            bundle_label_selector=[chosen] * launch.nodes if chosen else None,
+            bundle_label_selector=[placing.selector(launch)] * launch.nodes,
         )
 
     def wait(self, seconds: float) -> bool:
@@ -62,7 +63,7 @@ class Placement:
         try:
             return bool(self.group.wait(seconds))
         except RayError as error:
-            raise Unreachable(f"Ray did not answer about the placement group: {_first_line(error)}") from error
+            raise Unreachable(f"Ray did not answer about the placement group: {first_line(error)}") from error
 
     def missing(self) -> str:
         """Why it is not placed, in words."""
@@ -104,7 +105,7 @@ class Gang:
         self._facts = [member.handle.facts.remote() for member in self.members]
 
     def facts(self, seconds: float) -> list[Facts] | None:
-        """All agents' facts, or None if they are not all there yet after ``seconds``. Raises Unreachable for a lost one."""
+        """All agents' facts, or None if they are not all there after ``seconds``. Raises Unreachable for a lost one."""
         ready, waiting = ray.wait(self._facts, num_returns=len(self._facts), timeout=seconds)
         if waiting and not any(_failed(reference) for reference in ready):
             return None
@@ -118,7 +119,7 @@ class Gang:
             self._get(member, reference)
 
     def poll(self, seconds: float) -> None:
-        """Take in the agents' newest reports, waiting up to ``seconds`` for them; one that is late keeps its old one."""
+        """Take in the agents' newest reports, waiting up to ``seconds``; one that is late keeps its old one."""
         for member in self.members:
             if member.pending is None and not member.lost:
                 member.pending, member.asked_at = member.handle.report.remote(), time.monotonic()
@@ -131,7 +132,7 @@ class Gang:
                 try:
                     member.report = ray.get(member.pending)
                 except RayError as error:
-                    member.lost = _first_line(error)
+                    member.lost = first_line(error)
                 member.pending = member.asked_at = None
 
     def ask_to_leave(self) -> None:
@@ -152,7 +153,7 @@ class Gang:
                     survivors += ray.get(reference) if reference in ready else []
                 except RayError as error:
                     # Its guard sweeps the node once the agent is gone.
-                    member.lost = _first_line(error)
+                    member.lost = first_line(error)
         for member in self.members:
             ray.kill(member.handle)
         return sorted(set(survivors))
@@ -168,7 +169,7 @@ class Gang:
             cause = getattr(error, "cause", None)
             if isinstance(cause, RaydeckError):
                 raise Unreachable(f"on {where}: {cause.sentence}") from error
-            raise Unreachable(f"the agent on {where} is lost: {_first_line(error)}") from error
+            raise Unreachable(f"the agent on {where} is lost: {first_line(error)}") from error
 
 
 def _failed(reference: Any) -> bool:
@@ -180,13 +181,10 @@ def _failed(reference: Any) -> bool:
 
 
 def _rooms() -> list[placing.NodeRoom]:
-    return placing.rooms(ray.nodes(), ray._private.state.available_resources_per_node())
+    return placing.rooms(ray.nodes(), available_resources_per_node())
 
 
 def _whole(amount: float) -> float:
     return int(amount) if amount == int(amount) else amount
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Owns what a gang asks of the cluster, and says in words what is missing: Ray itself says "pending" and no more. Pure."""
+"""Owns what a gang asks of the cluster, and says in words what is missing; Ray only says "pending". Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def selector(launch: Launch) -> dict[str, str]:
 
 
 def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
-    """One sentence on why the gang cannot start now: wanted, and what each node has free, or why it cannot be used."""
+    """Why the gang cannot start now: what it wants, what each node has free, or why it cannot be used.
+
+    Empty when enough nodes could take it: Ray then places it within moments.
+    """
     wanted = bundle(launch)
     able: list[str] = []
     notes: list[str] = []
@@ -55,8 +58,7 @@ def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
     need = f"needs {_count(launch.nodes, 'node')} with {_amounts(wanted)}{' each' if launch.nodes > 1 else ''}"
     ready = f"{', '.join(able)} could take it" if able else "no node could take it now"
     if len(able) >= launch.nodes:
-        # Ray places what fits within a moment, so this is only ever seen for one.
-        return f"{need}; {ready}"
+        return ""
     ever = sum(_fits(wanted, room.total) and _usable(launch, room) is None for room in rooms)
     verdict = ""
     if ever < launch.nodes:

@@ -65,9 +65,10 @@ class Tail:
             return cls(path)
 
     def read(self, final: bool = False) -> list[str]:
-        """New lines without their ends, at most 4 MiB of them in one call; ``final`` also gives a last line without one.
+        """New lines without their ends, at most 4 MiB of them in one call.
 
-        A file that became shorter was written anew and is read from its start.
+        ``final`` also gives what stands after the last end of line. A file that became shorter was written anew and is
+        read from its start.
         """
         try:
             with self._path.open("rb") as file:
@@ -78,9 +79,8 @@ class Tail:
         except FileNotFoundError:
             return []
         end = block.rfind(b"\n") + 1
-        if end == 0 and (final or len(block) == MAX_READ_BYTES):
-            end = len(block)
-        elif final and len(block) < MAX_READ_BYTES:
+        full = len(block) == MAX_READ_BYTES
+        if (final and not full) or (full and end == 0):
             end = len(block)
         self._offset += end
         return block[:end].decode("utf-8", errors="replace").removesuffix("\n").split("\n") if end else []

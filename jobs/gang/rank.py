@@ -1,8 +1,8 @@
 """Owns the moment in which a process that torchrun started becomes the user's script.
 
-``python -I -S rank.py FOLDER SCRIPT [ARGUMENT…]``: it ties the process to its parent, leads its output to the rank's log,
-tells the agent who it is, and replaces itself. It runs without site packages and before anything of the user's, so it
-imports nothing but the standard library, and nothing of ours.
+``python -I -S rank.py FOLDER SCRIPT [ARGUMENT…]``: it ties the process to its parent, leads its output to the rank's
+log, tells the agent who it is, and replaces itself. It runs without site packages and before anything of the user's, so
+it imports nothing but the standard library, and nothing of ours.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(folder: str, script: list[str]) -> None:
     # The user's modules come first: theirs may have the name of one of ours.
     paths = [gang["workload"], gang["package"], os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    os.execv(sys.executable, [sys.executable, "-u", *script])
+    os.execv(sys.executable, [sys.executable, "-u", *script])  # noqa: S606 - this is the point
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Owns the files an attempt's driver leaves for everybody else: status, progress, outcome, and the request to end at once."""
+"""Owns the files that an attempt's driver leaves for everybody else: status, progress, outcome."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Owns torchrun on one node: runs it as it is, dies with the agent, and notes how each rank ended, at once.
 
-``python -m jobs.gang.torchrun FOLDER AGENT_PID FIRST_RANK RANKS [torchrun's own arguments…]``. torchrun itself tells of a
-failed rank only after it has ended all others, which takes up to 30 s; so each rank is also waited for here, without
-taking its exit status away. Notes are ``FOLDER/exit-R.json``: ``{"rank", "pid", "exit_code", "monotonic"}``.
+``python -m jobs.gang.torchrun FOLDER AGENT_PID FIRST_RANK RANKS [torchrun's own arguments…]``. torchrun itself tells
+of a failed rank only after it has ended all others, which takes up to 30 s; so each rank is also waited for here,
+without taking its exit status away. Notes are ``FOLDER/exit-R.json``: ``{"rank", "pid", "exit_code", "monotonic"}``.
 """
 
 from __future__ import annotations

@@ -41,6 +41,12 @@ def last_error(text: str) -> str:
     return lines[-1][:MAX_LINE] if lines else ""
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception says, in its first line; its name if it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:MAX_LINE] if lines else type(error).__name__
+
+
 def culprit(ended: Iterable[Ended]) -> Ended | None:
     """The rank that the others followed.
 

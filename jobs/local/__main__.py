@@ -9,6 +9,7 @@ SIGTERM or SIGINT, and then says ``{"event": "stopped", "survivors": [pid, …]}
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -38,7 +39,9 @@ def main(arguments: list[str]) -> int:
     """Run until told to stop; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs.local")
     parser.add_argument("--temp-dir", required=True, type=Path, help="an own, short, existing folder for Ray's files")
-    parser.add_argument("--nodes-json", required=True, help="a list of {name, gpus, cpus, memory_bytes}; the head first")
+    parser.add_argument(
+        "--nodes-json", required=True, help="a list of {name, gpus, cpus, memory_bytes}; the head first"
+    )
     parser.add_argument("--dashboard-port", type=int, default=0, help="0 takes a free one")
     options = parser.parse_args(arguments)
     temp_dir: Path = options.temp_dir.resolve()
@@ -54,7 +57,8 @@ def main(arguments: list[str]) -> int:
     said = threading.Lock()
 
     def say(**event: Any) -> None:
-        with said:
+        # With nobody listening any more the input is closed too, and that is what ends us, in order.
+        with said, contextlib.suppress(BrokenPipeError):
             print(json.dumps(event), flush=True)
 
     def step(name: str, seconds: float | None) -> None:
@@ -83,6 +87,9 @@ def main(arguments: list[str]) -> int:
         threading.Event().wait()
     except _Stop:
         pass
+    except ImportError as error:
+        say(event="failed", sentence=f"the local cluster needs Ray, which is not installed: {error}")
+        code = 1
     except RaydeckError as error:
         say(event="failed", sentence=str(error))
         code = 1
@@ -91,7 +98,6 @@ def main(arguments: list[str]) -> int:
         for name in ("s", "ray"):
             shutil.rmtree(temp_dir / name, ignore_errors=True)
     say(event="stopped", survivors=survivors)
-    sys.stdout.flush()
     # Threads that still wait for a part of the cluster to come up have nothing left to wait for.
     os._exit(1 if survivors else code)
 

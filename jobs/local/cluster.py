@@ -1,8 +1,8 @@
 """Owns the Ray cluster on this machine that the demo and the tests run on: a head and workers with simulated GPUs.
 
-It must never touch another Ray here: own folder, own free ports on the loopback address, no shared address file. Ray's
-node class is used directly, not `ray.cluster_utils.Cluster`, since that one starts nodes one after the other, takes over
-the signal handlers and writes the machine-wide address file. Import this only after `environment.prepare`.
+It must never touch another Ray here: own folder, own addresses on the loopback network, own free ports. Ray's node
+class is used directly, not `ray.cluster_utils.Cluster`, since that one starts nodes one after the other, takes over the
+signal handlers and writes the machine-wide address file. Import this only after `environment.prepare`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray._private.node import Node
@@ -27,7 +27,7 @@ from jobs.local.environment import NodeSpec, StartedNode
 
 DASHBOARD_HOST = "127.0.0.1"
 OBJECT_STORE_BYTES = 80 * 2**20
-NODE_LIMIT_SECONDS = 60.0
+NODE_LIMIT_SECONDS = 60
 SYSTEM_CONFIG: dict[str, Any] = {
     # A killed raylet refuses the connection at once, so three tries a second apart are enough to call it dead; one that
     # is only slow on a busy machine has five seconds for each answer.
@@ -120,7 +120,7 @@ class LocalCluster:
             params = self._params(spec, index)
             params.update(gcs_address=gcs_address)
             node = Node(params, head=False, shutdown_at_exit=False, spawn_reaper=True)
-            wait_for_node(node.gcs_address, node.plasma_store_socket_name, NODE_LIMIT_SECONDS)
+            wait_for_node(node.gcs_address, str(node.plasma_store_socket_name), NODE_LIMIT_SECONDS)
         return node
 
     def _write_address(self, gcs_address: str) -> None:
@@ -150,7 +150,8 @@ class LocalCluster:
             min_worker_port=0,
             max_worker_port=0,
             dashboard_agent_listen_port=0,
-            include_log_monitor=False,
+            # Ray's annotation says it is a text; it is a switch.
+            include_log_monitor=cast("str", False),
         )
 
 
@@ -181,7 +182,7 @@ def _started(spec: NodeSpec, node: Node) -> StartedNode:
 
 
 @contextlib.contextmanager
-def _step(progress: Progress, name: str) -> Iterator[None]:
+def _step(progress: Progress, name: str) -> Generator[None]:
     began = time.monotonic()
     progress(name, None)
     yield

@@ -6,15 +6,18 @@ Free of ray, since it has to run before ray is imported.
 from __future__ import annotations
 
 import os
-import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobs.gang import processes
+
 MARK = "RAYDECK_LOCAL_CLUSTER"
 """Environment variable that every process of a local cluster inherits; its value is the cluster's folder."""
+
+POLITE_SECONDS = 1.0
+LIMIT_SECONDS = 5.0
 
 
 class NodeSpec(BaseModel):
@@ -53,43 +56,11 @@ def prepare(temp_dir: Path) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 
-def marked(temp_dir: Path) -> list[int]:
-    """Process ids that belong to the cluster in ``temp_dir``, without this process."""
-    wanted = f"{MARK}={temp_dir}".encode()
-    found: list[int] = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            # Empty for a zombie, so one that only waits for its parent does not count.
-            environment = Path(f"/proc/{entry}/environ").read_bytes()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        if wanted in environment.split(b"\0"):
-            found.append(int(entry))
-    return found
+def marked(temp_dir: Path) -> list[processes.Process]:
+    """Processes that belong to the cluster in ``temp_dir``, without this one."""
+    return processes.marked({MARK: str(temp_dir)})
 
 
-def sweep(temp_dir: Path, polite_seconds: float = 1.0, limit_seconds: float = 5.0) -> list[int]:
-    """End all processes of the cluster, first with SIGTERM, then with SIGKILL; gives those still there at the limit."""
-    began = time.monotonic()
-    asked: set[int] = set()
-    while alive := marked(temp_dir):
-        waited = time.monotonic() - began
-        if waited > limit_seconds:
-            break
-        for pid in alive:
-            if waited > polite_seconds:
-                _signal(pid, signal.SIGKILL)
-            elif pid not in asked:
-                asked.add(pid)
-                _signal(pid, signal.SIGTERM)
-        time.sleep(0.05)
-    return alive
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+def sweep(temp_dir: Path) -> list[int]:
+    """End all processes of the cluster; gives the ids of those that could not be ended."""
+    return processes.end(lambda: marked(temp_dir), POLITE_SECONDS, LIMIT_SECONDS)

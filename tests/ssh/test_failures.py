@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -88,11 +89,14 @@ async def test_a_connection_that_closes_at_once(sshd: Sshd, connections: Connect
 
 def unfinished_login(port: int) -> socket.socket:
     """A connection that sshd has greeted and that never logs in."""
-    for _ in range(200):
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:
         crowd = socket.create_connection(("127.0.0.1", port))
-        if crowd.recv(100).startswith(b"SSH-2.0"):
-            return crowd
+        with suppress(ConnectionResetError):
+            if crowd.recv(100).startswith(b"SSH-2.0"):
+                return crowd
         crowd.close()
+        time.sleep(0.02)
     raise AssertionError("sshd greets nobody")
 
 

@@ -27,6 +27,9 @@ class Server(asyncssh.SSHServer):
         Server.most = max(Server.most, Server.now)
         self.waiting = True
 
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        return True
+
     async def begin_auth(self, username: str) -> bool:
         await asyncio.sleep(0.01)
         self._done()
@@ -61,6 +64,14 @@ async def test_logins_take_turns(crowded: Host, monkeypatch: pytest.MonkeyPatch)
         await until(lambda: all(connection.is_up for connection in made), limit=20, what="all of them up")
         assert 2 <= Server.most <= 5
         assert {connection.status.state for connection in made} == {State.UP}
+
+
+async def test_logins_through_a_jump_host_take_turns(crowded: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sshlink, "HANDSHAKES_PER_JUMP", 2)
+    async with Connections() as few:
+        made = [few.add(replace(crowded, name=f"n{i}", jump=f"j@127.0.0.1:{crowded.port}")) for i in range(12)]
+        await until(lambda: all(connection.is_up for connection in made), limit=20, what="all of them up")
+        assert Server.most == 2
 
 
 async def test_dead_hosts_do_not_keep_the_others_waiting(crowded: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def meaning(path: Path | None, name: str) -> dict[str, object] | str:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(config_lines, st.sampled_from(NAMES), st.one_of(st.none(), config_lines))
 def test_the_cut_means_the_same(lines: list[str], name: str, included: list[str] | None) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -95,7 +95,7 @@ static Rule *find(const char *verb, const char *function, int device) {
     Rule *rule = &rules[i];
     if (strcmp(rule->verb, verb)) continue;
     if (strcmp(rule->function, "*") && strcmp(rule->function, function)) continue;
-    if (rule->device == ANY || device == ANY || rule->device == device) return rule;
+    if (rule->device == ANY || rule->device == device) return rule;
   }
   return NULL;
 }

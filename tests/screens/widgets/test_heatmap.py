@@ -46,8 +46,8 @@ async def test_few_gpus_show_their_figures_and_names(deck: Any) -> None:
         heatmap.set_groups(fleet.groups)
         await pilot.pause()
         first = pilot.app.lines()[0]
-        assert first.startswith("0000  97   ·   ?   ! 100 ")
-        assert "  0001 " in first
+        assert first.startswith("gpu-0000  97   ·   ?   ! 100 ")
+        assert "  gpu-0001 " in first
         assert heatmap.size.height == 2
         assert "16 GPUs on 2 nodes" in pilot.app.lines()[1]
 
@@ -178,11 +178,23 @@ async def test_ascii(deck: Any) -> None:
 
 @given(st.integers(1, 2000), st.integers(1, 130), st.integers(1, 40), st.integers(10, 250), st.integers(1, 60))
 def test_any_grid_has_room_for_every_gpu(nodes: int, most: int, label: int, width: int, room: int) -> None:
-    grid = choose_grid(nodes, most, label, width, room)
+    grid = choose_grid(nodes, most, (label + 5, label), width, room)
     assert grid.columns * grid.deep >= most
     assert grid.across * (grid.lines // grid.deep) >= nodes
     assert grid.across * grid.block - grid.form.gap <= max(width, grid.block - grid.form.gap)
     assert grid.cells(0, nodes) <= max(width, grid.label + grid.form.cell)
+
+
+async def test_names_are_shortened_when_that_makes_room(deck: Any) -> None:
+    fleet = Fleet(32)
+    heatmap = Heatmap(fleet.levels)
+    async with deck(heatmap).run_test(size=(80, 24)) as pilot:
+        heatmap.set_groups(fleet.groups)
+        await pilot.pause()
+        assert pilot.app.lines()[0].startswith("gpu-0000 ")
+        await pilot.resize_terminal(60, 24)
+        await pilot.pause()
+        assert pilot.app.lines()[0].startswith("0000 ")
 
 
 def test_names_are_cut_to_what_tells_them_apart() -> None:

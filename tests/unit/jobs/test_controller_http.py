@@ -95,6 +95,6 @@ async def test_what_is_cut_off_or_not_there_is_a_connection_error() -> None:
             async with transport.stream("GET", "/", silence=5):
                 raise AssertionError("nothing came")
     nobody = AiohttpTransport("http://127.0.0.1:1")
-    with pytest.raises(ConnectionError, match="^Connection refused$"):
+    with pytest.raises(ConnectionError, match=r"^Connection refused$"):
         await nobody.request("GET", "/", timeout=5)
     await nobody.close()

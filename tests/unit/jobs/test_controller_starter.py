@@ -21,7 +21,15 @@ from jobs import package
 from jobs.starter import Answer, Options, carry_out, start_argv_and_input, unit_command
 from tests.unit.jobs.test_controller_process import CLUSTER, NOBODY, end, launch_process
 
-OLD_PYTHONS = [python for python in ("python3.8", "python3.9") if shutil.which(python)]
+
+def works(python: str) -> bool:
+    """Is it there, and not only a version manager's stand-in for it?"""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run([python, "-c", ""], capture_output=True, timeout=20, check=False).returncode == 0
+
+
+OLD_PYTHONS = [python for python in ("python3.8", "python3.9") if works(python)]
 
 
 @pytest.fixture
