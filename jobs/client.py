@@ -66,8 +66,18 @@ class ControllerClient:
     and `Unreachable` when no controller answers or Ray does not answer it.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        call_seconds: float = CALL_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+        line_bytes: int = LINE_BYTES,
+    ) -> None:
         self._transport = transport
+        self._call_seconds = call_seconds
+        self._silence_seconds = silence_seconds
+        self._line_bytes = line_bytes
 
     async def status(self) -> ControllerStatus:
         """Who serves this cluster, and who it says that you are."""
@@ -116,12 +126,12 @@ class ControllerClient:
         Ends when the controller ends it. Raises `Unreachable` when the stream breaks, or is silent for 6 s.
         """
         try:
-            async with self._transport.stream("GET", "/v1/events", silence=SILENCE_SECONDS) as answer:
+            async with self._transport.stream("GET", "/v1/events", silence=self._silence_seconds) as answer:
                 if answer.status != 200:
                     body = bytearray()
                     async for chunk in answer.chunks():
                         body += chunk
-                        if len(body) > LINE_BYTES:
+                        if len(body) > self._line_bytes:
                             raise TooLarge
                     raise self._error(Response(answer.status, bytes(body)))
                 rest = bytearray()
@@ -134,12 +144,12 @@ class ControllerClient:
                         for line in lines:
                             if line.strip():
                                 yield self._event(line)
-                    elif start > LINE_BYTES:
+                    elif start > self._line_bytes:
                         raise TooLarge
         except TimeoutError:
-            raise Unreachable(f"the controller's event stream was silent for {SILENCE_SECONDS:g} s") from None
+            raise Unreachable(f"the controller's event stream was silent for {self._silence_seconds:g} s") from None
         except TooLarge:
-            raise self._too_large(LINE_BYTES) from None
+            raise self._too_large(self._line_bytes) from None
         except ConnectionError as error:
             raise self._gone(error) from None
 
@@ -157,9 +167,10 @@ class ControllerClient:
         params: Mapping[str, str] | None = None,
         body: Any = None,
         content: bytes | None = None,
-        timeout: float = CALL_SECONDS,
+        timeout: float | None = None,
     ) -> Response:
         """The answer, if it is one of success."""
+        timeout = self._call_seconds if timeout is None else timeout
         try:
             answer = await self._transport.request(
                 method, path, params=params, json=body, content=content, timeout=timeout, limit=MAX_ANSWER_BYTES

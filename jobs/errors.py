@@ -23,7 +23,7 @@ class RaydeckError(Exception):
         """What the person can do; empty where there is nothing better to say."""
 
     def __str__(self) -> str:
-        return f"{self.sentence}. {self.hint}" if self.hint else self.sentence
+        return f"{self.sentence.rstrip('.')}. {self.hint}" if self.hint else self.sentence
 
 
 class Refused(RaydeckError):

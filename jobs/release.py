@@ -25,7 +25,7 @@ class Change:
     """One thing that differs between two releases. ``None`` stands where one of them has nothing."""
 
     path: str
-    """Such as ``training.batch_size``, or ``code``."""
+    """Such as ``training.batch_size``, or ``code_digest``."""
     old: Any
     new: Any
 
@@ -60,13 +60,27 @@ def freeze(
 
 def difference(old: Release, new: Release) -> list[Change]:
     """What a step from one release to the other changes, by path. Who made them and when is no difference."""
-    before = {"code": old.code_digest, **dict(_leaves(old.config)), **dict(_leaves(old.environment, "environment"))}
-    after = {"code": new.code_digest, **dict(_leaves(new.config)), **dict(_leaves(new.environment, "environment"))}
-    return [
+    before, after = _contents(old), _contents(new)
+    changes = [
         Change(path, before.get(path), after.get(path))
         for path in sorted(before.keys() | after.keys())
         if not _same(before.get(path), after.get(path))
     ]
+    # An empty mapping that was filled, or the other way round, is told by what is in it.
+    return [
+        change
+        for change in changes
+        if {} not in (change.old, change.new) or not any(one.path.startswith(f"{change.path}.") for one in changes)
+    ]
+
+
+def _contents(release: Release) -> dict[str, Any]:
+    """All that a release is made of, by path."""
+    return {
+        "code_digest": release.code_digest,
+        **dict(_leaves(release.config)),
+        **dict(_leaves(release.environment, "environment")),
+    }
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

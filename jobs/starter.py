@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
-import hashlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,27 +22,28 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
+from jobs.supervision import OUTPUT_NAME, Failed, find_manager, find_python, start_unit, systemctl, unit_name
+
+MODULES = ("jobs.supervision", "jobs.starter")
+"""What travels, in the order in which it is executed."""
 BOOT = (
     "import sys,json,types,zlib;i=sys.stdin.buffer;h=json.loads(i.readline());"
-    "m=sys.modules['raydeck_starter']=types.ModuleType('raydeck_starter');m.HEADER=h;m.STREAM=i;"
-    "exec(compile(zlib.decompress(i.read(h['source'])),'raydeck-starter','exec'),m.__dict__)"
+    "sys.modules['jobs']=types.ModuleType('jobs');"
+    "[exec(compile(zlib.decompress(i.read(s)),n,'exec'),sys.modules.setdefault(n,types.ModuleType(n)).__dict__)"
+    "for n,s in h['modules']];"
+    "sys.exit(sys.modules['jobs.starter'].main(h,i))"
 )
-"""A module of that name exists, since dataclasses look themselves up in it."""
+"""Makes modules of what arrives, in one line, since not every login shell takes more. They find each other by name."""
 COMMANDS = ("start", "status", "stop", "restart")
-NEEDED = ("aiohttp", "pydantic", "yaml")
-"""What the controller imports beyond the standard library; ``ray[default]`` brings all of it."""
 ARCHIVES_KEPT = 3
 LOCK_NAME = "controller.lock"
 SOCKET_NAME = "controller.sock"
-OUTPUT_NAME = "controller.out"
 ASK_SECONDS = 3.0
 SETTLE_SECONDS = 5.0
 """How long one that holds the lock and does not answer is watched, before that is said."""
-PASSED_ON = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN")
 
 
 @dataclass(frozen=True)
@@ -83,15 +81,6 @@ class Answer:
     hint: str = ""
 
 
-class Failed(Exception):
-    """It cannot be done; a sentence, and what to do about it."""
-
-    def __init__(self, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-
-
 def start_argv_and_input(
     command: str, options: Options, archive: tuple[str, bytes] | None = None
 ) -> tuple[list[str], bytes]:
@@ -102,13 +91,16 @@ def start_argv_and_input(
     """
     import pkgutil  # here only: on the head this file is no package
 
-    source = pkgutil.get_data("jobs", "starter.py")
-    assert source is not None
-    packed = zlib.compress(source, 9)
+    packed: list[bytes] = []
+    for name in MODULES:
+        source = pkgutil.get_data("jobs", name.split(".")[1] + ".py")
+        assert source is not None
+        packed.append(zlib.compress(source, 9))
     digest, body = archive or ("", b"")
-    header = {"command": command, "options": asdict(options), "source": len(packed), "digest": digest}
+    modules = [(name, len(source)) for name, source in zip(MODULES, packed)]  # noqa: B905 — 3.8 has no strict
+    header: dict[str, Any] = {"command": command, "options": asdict(options), "modules": modules, "digest": digest}
     header["archive"] = len(body)
-    return ["python3", "-I", "-S", "-u", "-c", BOOT], json.dumps(header).encode() + b"\n" + packed + body
+    return ["python3", "-I", "-S", "-u", "-c", BOOT], b"".join([json.dumps(header).encode(), b"\n", *packed, body])
 
 
 def carry_out(command: str, options: Options, archive: tuple[str, bytes] | None = None) -> Answer:
@@ -221,14 +213,14 @@ def _start(store: str, options: Options, digest: str, body: bytes) -> Answer:
     archive = _keep_archive(store, digest, body)
     if options.cluster_text:
         _write(os.path.join(store, "cluster.yaml"), options.cluster_text.encode(), 0o644)
-    python = _find_python(options)
+    python = find_python(options.python, options.dashboard)
     arguments = [python, "-m", "jobs.controller", "--store", store, "--dashboard", options.dashboard]
     if os.path.exists(os.path.join(store, "cluster.yaml")):
         arguments += ["--cluster", os.path.join(store, "cluster.yaml")]
-    manager = _manager() if options.supervisor == "auto" else None
+    manager = find_manager() if options.supervisor == "auto" else None
     arguments += ["--supervised-by", "none" if manager is None else "systemd"]
     if manager is not None:
-        _start_unit(manager, store, archive, arguments)
+        start_unit(manager, store, archive, arguments)
         return _wait_until_it_answers(store, digest, options.start_seconds, None)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment["PYTHONPATH"] = archive
@@ -325,128 +317,6 @@ def _keep_archive(store: str, digest: str, body: bytes) -> str:
     return path
 
 
-# --- which Python -------------------------------------------------------------------------------------------------
-
-
-def _find_python(options: Options) -> str:
-    """An interpreter that can run the controller. Raises `Failed`, with what each lacked."""
-    named = options.python if options.python not in ("", "python3") else ""
-    found = [named] if named else list(dict.fromkeys([*_pythons_of_ray(options.dashboard), "python3", sys.executable]))
-    lacks: list[str] = []
-    for candidate in found:
-        path = shutil.which(os.path.expanduser(candidate)) if candidate else None
-        lack = "it is not there" if path is None else _lack(path)
-        if path is not None and not lack:
-            return path
-        lacks.append(f"{candidate}: {lack}")
-    raise Failed(
-        "no Python here can run the controller ({})".format("; ".join(lacks)),
-        "Name the one that Ray runs with, as cluster.access.python",
-    )
-
-
-def _lack(python: str) -> str:
-    """What this interpreter lacks; empty if nothing."""
-    test = "import sys\nassert sys.version_info >= (3, 10), 'it is older than Python 3.10'\nimport {}".format(
-        ", ".join(NEEDED)
-    )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    try:
-        done = subprocess.run([python, "-c", test], capture_output=True, timeout=30, env=environment, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return "" if done.returncode == 0 else lines[-1].split(": ", 1)[-1] if lines else "it cannot be run"
-
-
-def _pythons_of_ray(dashboard: str) -> Iterator[str]:
-    """The interpreters that Ray's processes on this machine run with; the one of this dashboard first."""
-    port = "--port=" + dashboard.rsplit(":", 1)[-1].strip("/")
-    exact: list[str] = []
-    others: list[str] = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                words = file.read(65536).decode("utf-8", "replace").split("\0")
-        except OSError:
-            continue  # it has ended, or is somebody else's
-        if len(words) > 2 and any(word.endswith("/ray/dashboard/dashboard.py") for word in words[1:4]):
-            (exact if port in words else others).append(words[0])
-        elif words[0].endswith("/raylet"):
-            command = [word.split("=", 1)[1] for word in words if word.startswith("--python_worker_command=")]
-            others.extend(part.split()[0] for part in command if part.strip())
-    yield from exact
-    yield from others
-
-
-# --- systemd ------------------------------------------------------------------------------------------------------
-
-
-def _manager() -> list[str] | None:
-    """The words that reach a systemd that keeps a unit running after this login ends; None if there is none."""
-    if not os.path.isdir("/run/systemd/system") or shutil.which("systemd-run") is None:
-        return None
-    words: list[str] = [] if os.getuid() == 0 else ["--user"]
-    if words and not os.path.exists(os.path.join("/var/lib/systemd/linger", getpass.getuser())):
-        return None  # the user's systemd would end with the last login, and the controller with it
-    return words if _systemctl(words, "show-environment") else None
-
-
-def _systemctl(manager: list[str], *words: str) -> bool:
-    try:
-        done = subprocess.run(["systemctl", *manager, *words], capture_output=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
-def _unit(store: str) -> str:
-    return f"raydeck-controller-{hashlib.sha256(store.encode()).hexdigest()[:8]}.service"
-
-
-def unit_command(
-    manager: list[str], store: str, archive: str, arguments: list[str], environment: Mapping[str, str]
-) -> list[str]:
-    """The call that starts the controller as a transient unit, started again if it is killed."""
-    output = os.path.join(store, OUTPUT_NAME)
-    settings = [
-        "Restart=on-failure",
-        "RestartSec=2",
-        "RestartPreventExitStatus=1",  # refused: the lock is held, or the store cannot be used
-        "TimeoutStopSec=40",
-        "KillMode=mixed",
-        "WorkingDirectory=" + store,
-        "StandardOutput=append:" + output,
-        "StandardError=append:" + output,
-    ]
-    passed = {name: environment[name] for name in PASSED_ON if name in environment}
-    passed["PYTHONPATH"] = archive
-    return [
-        "systemd-run",
-        *manager,
-        "--collect",
-        "--unit=" + _unit(store),
-        *("--property=" + setting for setting in settings),
-        *(f"--setenv={name}={value}" for name, value in passed.items()),
-        "--",
-        *arguments,
-    ]
-
-
-def _start_unit(manager: list[str], store: str, archive: str, arguments: list[str]) -> None:
-    with open(os.path.join(store, OUTPUT_NAME), "wb"):
-        pass  # what an earlier one said is not this one's
-    command = unit_command(manager, store, archive, arguments, os.environ)
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed(f"systemd did not start the controller: {error}") from error
-    if done.returncode != 0:
-        raise Failed("systemd did not start the controller: " + done.stderr.decode("utf-8", "replace").strip())
-
-
 # --- stop ---------------------------------------------------------------------------------------------------------
 
 
@@ -462,12 +332,12 @@ def _stop(store: str, limit: float) -> Answer:
         raise Failed(f"process {pid}, which {lock} names, is no controller", "Look on the head who holds that file")
     manager: list[str] = [] if os.getuid() == 0 else ["--user"]
     by_systemd = holder.get("supervised_by") == "systemd"
-    if not (by_systemd and _systemctl(manager, "stop", "--no-block", _unit(store))):
+    if not (by_systemd and systemctl(manager, "stop", "--no-block", unit_name(store))):
         _end(pid, signal.SIGTERM)
     if _wait_until_gone(store, pid, limit):
         return Answer("stopped", pid=pid)
     if by_systemd:
-        _systemctl(manager, "kill", "--signal=SIGKILL", _unit(store))
+        systemctl(manager, "kill", "--signal=SIGKILL", unit_name(store))
     _end(pid)
     if not _wait_until_gone(store, pid, 5.0):
         raise Failed(f"the controller (process {pid}) is still there after SIGKILL", "Look at it on the head")
@@ -507,7 +377,7 @@ def _wait_until_gone(store: str, pid: int, limit: float) -> bool:
     return False
 
 
-def _main(header: dict[str, Any], stream: BinaryIO) -> int:
+def main(header: dict[str, Any], stream: BinaryIO) -> int:
     """Run as source on the head: the request is the header, the archive is what is left of the stream."""
     size = int(header["archive"])
     body = stream.read(size) if size else b""
@@ -519,7 +389,3 @@ def _main(header: dict[str, Any], stream: BinaryIO) -> int:
     sys.stdout.write(json.dumps(asdict(answer)) + "\n")
     sys.stdout.flush()
     return 1 if answer.event == "failed" else 0
-
-
-if __name__ == "raydeck_starter":
-    sys.exit(_main(globals()["HEADER"], globals()["STREAM"]))

@@ -15,6 +15,7 @@ from probes.worker import name_process
 
 SHORTEST_SECONDS = 0.1
 LONGEST_SECONDS = 3600.0
+RATE_SECONDS = 0.25
 USAGE = "usage: probes stream|once [--interval SECONDS] [--deadline SECONDS] [--disk PATH]..."
 
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sampler = Sampler(options.interval, options.disks, options.deadline)
     try:
         if options.command == "once":
-            return _once(sampler)
+            return _once(sampler, options.deadline)
         return _stream(sampler, Channel(), options.interval)
     except Exception as error:
         # The reader must learn why the stream ends; there is nobody else to tell.
@@ -82,20 +83,25 @@ def _attend(sampler: Sampler, channel: Channel, seconds: float) -> None:
             sampler.receive(workers[fd], now)
 
 
-def _once(sampler: Sampler) -> int:
+def _once(sampler: Sampler, deadline: float) -> int:
     """One reading of everything, with the rates over a quarter of a second."""
     start = time.monotonic()
     sampler.begin(start)
-    rated = False
+    _settle(sampler, start + RATE_SECONDS, start + deadline)
+    again = time.monotonic()
+    sampler.begin(again)
+    _settle(sampler, again, again + deadline)
+    for line in sampler.lines(time.monotonic()):
+        _say(line)
+    return 0
+
+
+def _settle(sampler: Sampler, earliest: float, latest: float) -> None:
+    """Take what the children say until they all have, not before the one moment and not beyond the other."""
     while True:
         now = time.monotonic()
-        if not rated and now >= start + 0.25:
-            sampler.begin(now)
-            rated = True
-        if rated and (sampler.ready() or now >= start + DEADLINE_SECONDS):
-            for line in sampler.lines(now):
-                _say(line)
-            return 0
+        if now >= latest or (now >= earliest and sampler.ready()):
+            return
         poll = select.poll()
         workers = {worker.fileno(): worker for worker in sampler.workers()}
         for fd in workers:

@@ -40,7 +40,7 @@ _NOT_PHYSICAL = (
 
 
 class HostReader:
-    """Reads the machine; rates are since the last reading."""
+    """Reads the machine; rates are over the last window of at least `SHORTEST_WINDOW_SECONDS`."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -48,6 +48,7 @@ class HostReader:
         self._at = 0.0
         self._cpu: tuple[int, int] | None = None
         self._network: dict[str, tuple[int, int]] = {}
+        self._rates: tuple[float | None, float | None, float | None] = (None, None, None)
 
     def facts(self) -> Facts:
         """The machine's part of what a node is."""
@@ -72,20 +73,25 @@ class HostReader:
         host.memory_total_bytes = total
         if total is not None and available is not None:
             host.memory_used_bytes = total - available
+        if not self._at or now - self._at >= SHORTEST_WINDOW_SECONDS:
+            self._rate(now)
+        host.cpu_percent, host.network_receive_bytes_per_second, host.network_send_bytes_per_second = self._rates
+        return host
+
+    def _rate(self, now: float) -> None:
+        """Begin a new window, and work out the one that ends here."""
         elapsed = now - self._at
-        if self._at and elapsed < SHORTEST_WINDOW_SECONDS:
-            return host
         cpu, network = parse_cpu(self._read("stat", 512)), parse_network(self._read("net/dev", 65536))
+        busy = received = sent = None
         if self._at:
             if cpu is not None and self._cpu is not None and cpu[1] > self._cpu[1]:
-                busy = (cpu[0] - self._cpu[0]) / (cpu[1] - self._cpu[1])
-                host.cpu_percent = round(min(max(busy, 0.0), 1.0) * 100.0, 1)
+                share = (cpu[0] - self._cpu[0]) / (cpu[1] - self._cpu[1])
+                busy = round(min(max(share, 0.0), 1.0) * 100.0, 1)
             if network:
-                received, sent = _moved(self._network, network)
-                host.network_receive_bytes_per_second = round(received / elapsed, 1)
-                host.network_send_bytes_per_second = round(sent / elapsed, 1)
+                moved = _moved(self._network, network)
+                received, sent = round(moved[0] / elapsed, 1), round(moved[1] / elapsed, 1)
+        self._rates = (busy, received, sent)
         self._at, self._cpu, self._network = now, cpu, network
-        return host
 
     def close(self) -> None:
         """Close what is kept open."""

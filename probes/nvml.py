@@ -15,7 +15,7 @@ import pynvml
 from probes.host import memory_total_bytes
 from probes.processes import Processes
 from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Facts, Missing, Process, Sample
-from probes.source import DriverError, Mark, Table, label
+from probes.source import LOST, DriverError, Mark, Table, label
 
 RETRY_UNSUPPORTED_SECONDS = 600.0
 """A driver may be updated while the probe runs: what was unsupported is asked again after this long."""
@@ -23,7 +23,6 @@ FIRST_REOPEN_SECONDS = 5.0
 LONGEST_REOPEN_SECONDS = 300.0
 """How long the library is left alone, at first and at most, before it is shut down and opened again."""
 
-LOST = Missing(ERROR, "GPU is lost: it fell off the bus")
 _GONE = Missing(ERROR, "the driver lists this GPU no more: it fell off the bus or was taken away")
 _TOO_OLD_WORDS = Missing(UNSUPPORTED, "NVML: the driver is too old to tell")
 _WORDS = {

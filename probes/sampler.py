@@ -168,8 +168,10 @@ class Sampler:
         fresh = figures is not None and self._figures_at >= self._tick
         sample = Sample(self._seq, time.time(), host=self._host)
         driver = self._driver
-        if asked_at is not None and (figures is None or now - asked_at >= self._deadline):
-            waited = now - asked_at
+        # A driver of which nothing is known yet is not given the whole deadline before that is said.
+        limit = self._deadline if figures is not None else min(self._deadline, FIRST_PATIENCE_SECONDS)
+        waited = now - asked_at if asked_at is not None else 0.0
+        if asked_at is not None and waited >= limit:
             reason = "{} has not answered for {:.0f} s".format(self._devices.call(), waited)
             sample.driver = Driver(DRIVER_BLOCKED, reason, round(waited, 1))
         else:
@@ -177,7 +179,8 @@ class Sampler:
             sample.driver = Driver(driver.state, driver.reason, since)
         if figures is not None:
             sample.cost_ms = figures.cost_ms if fresh else 0.0
-            sample.devices_age_seconds = 0.0 if fresh else round(now - self._figures_at, 1)
+            # Never rounded to 0, which says that they are of this second.
+            sample.devices_age_seconds = 0.0 if fresh else max(round(now - self._figures_at, 2), 0.01)
             sample.index, sample.columns = figures.index, figures.columns
             sample.missing, sample.processes = figures.missing, figures.processes
         sample.host.disks = [disk.reading(now) for disk in self._disks]

@@ -15,15 +15,14 @@ import zlib
 from typing import Any, Callable
 
 from probes.processes import Processes, environment, stat_fields, whole
-from probes.reading import ERROR, DeviceFacts, Facts, Missing, Sample
-from probes.source import DriverError, Mark, Table, label
+from probes.reading import DeviceFacts, Facts, Sample
+from probes.source import LOST, DriverError, Mark, Table, label
 
 MIB = 1024 * 1024
 DEFAULT_MEMORY_BYTES = 80 * 1024 * MIB
 DEFAULT_POWER_WATTS = 700.0
 MOST_GPUS = 64
 
-LOST = Missing(ERROR, "GPU is lost: it fell off the bus")
 HUNG_POLL_SECONDS = 0.05
 
 THROTTLE_IDLE = 0x1

@@ -13,6 +13,7 @@ from typing import Callable, Mapping, Protocol
 from probes.reading import (
     DRIVER_ERROR,
     DRIVER_OK,
+    ERROR,
     SAMPLE_COLUMNS,
     Driver,
     Facts,
@@ -30,6 +31,9 @@ ASK_FACTS = b"f"
 
 SYSFS = "/sys"
 PROC = "/proc"
+
+LOST = Missing(ERROR, "GPU is lost: it fell off the bus")
+"""What is known of a GPU that answers nothing any more."""
 
 LABEL_BYTES = 96
 

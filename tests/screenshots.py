@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def step_of(app: RaydeckApp) -> int:
 
 
 @contextlib.asynccontextmanager
-async def on_a_demo(size: tuple[int, int]) -> Any:
+async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[Any]]]:
     """The app and its pilot on a demo that has just started; all gone afterwards."""
     demo = Demo()
     try:

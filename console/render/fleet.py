@@ -122,6 +122,12 @@ def gpu_cell(node: Node, index: int, now: float) -> Cell:
     return Cell(level_sign(level), style or level_style(level))
 
 
+def _ssh(row: NodeRow) -> Cell:
+    """SSH's truth; a sign of its own where it answers and the probe does not run."""
+    ssh = row.node.ssh
+    return Cell(f"{state_glyph('warn')} up", "warn") if ssh.state == "up" and ssh.reason else state_cell(ssh.state)
+
+
 def _driver(row: NodeRow) -> Cell:
     """The driver's truth, which only SSH can tell: what it was, where SSH has gone silent."""
     word = row.node.driver.state
@@ -179,11 +185,11 @@ def _busy(row: NodeRow) -> int:
 
 
 NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
-    Column("node", "NODE", 16, _name, sort=lambda row: row.node.name),
+    Column("node", "NODE", 14, _name, sort=lambda row: row.node.name),
     Column("role", "ROLE", 6, lambda row: Cell(row.node.role, "muted"), sort=lambda row: row.node.role, drop=5),
-    Column("ssh", "SSH", 10, lambda row: state_cell(row.node.ssh.state), sort=lambda row: row.node.ssh.state),
-    Column("ray", "RAY", 7, lambda row: state_cell(row.node.ray.state), sort=lambda row: row.node.ray.state),
-    Column("driver", "DRIVER", 8, _driver, sort=lambda row: row.node.driver.state),
+    Column("ssh", "SSH", 12, _ssh, sort=lambda row: row.node.ssh.state),
+    Column("ray", "RAY", 9, lambda row: state_cell(row.node.ray.state), sort=lambda row: row.node.ray.state),
+    Column("driver", "DRIVER", 9, _driver, sort=lambda row: row.node.driver.state),
     Column("gpus", "GPUS", 8, _bars, sort=_busy),
     Column(
         "memory", "MEMORY", 12, _memory, align="right", sort=lambda row: _total(row, "memory_used_bytes") or -1, drop=3

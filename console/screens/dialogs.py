@@ -36,10 +36,16 @@ class Confirmed:
     reason: str
 
 
+BUTTON_KEYS: list[BindingType] = [
+    Binding("left", "app.focus_previous", "", show=False),
+    Binding("right", "app.focus_next", "", show=False),
+]
+
+
 class ConfirmDialog(ModalScreen[Confirmed | None]):
     """Shows what a change does and to whom, and takes what has to be typed. Escape and Cancel change nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False), *BUTTON_KEYS]
     AUTO_FOCUS = "#cancel"
 
     def __init__(self, preview: Preview) -> None:
@@ -188,7 +194,7 @@ def help_text(scopes: Iterable[str], read_only: bool) -> str:
 class HostKeyDialog(ModalScreen[bool]):
     """An unknown host key: asked once, then stored."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "refuse", "No", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "refuse", "No", show=False), *BUTTON_KEYS]
     AUTO_FOCUS = "#refuse"
 
     def __init__(self, question: HostKeyQuestion) -> None:

@@ -101,6 +101,9 @@ class Session:
         """Ray's dashboard, straight or through the SSH tunnel to the head."""
         if self.context.dashboard_through_ssh:
             transport = HttpTransport.to_socket(await self._dashboard_socket())
+            transport.where = (
+                f"{self.context.dashboard} on {self.head.host.name}"  # not the tunnel's end, a temporary file
+            )
         else:
             transport = HttpTransport.to_address(self.context.dashboard)
         self._transports.append(transport)
@@ -118,8 +121,9 @@ class Session:
 
     async def controller(self) -> ControllerClient:
         """The controller, through its socket on the head."""
-        socket = await self.head.forward_unix(f"{await self.store_path()}/{SOCKET_NAME}")
-        transport = HttpTransport.to_socket(socket)
+        path = f"{await self.store_path()}/{SOCKET_NAME}"
+        transport = HttpTransport.to_socket(await self.head.forward_unix(path))
+        transport.where = f"{path} on {self.head.host.name}"
         self._transports.append(transport)
         return ControllerClient(transport)
 

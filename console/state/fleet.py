@@ -114,7 +114,7 @@ class Node:
     @property
     def missing_because(self) -> str:
         """Why there is no figure at all."""
-        if self.ssh.state != "up":
+        if self.ssh.state != "up" or self.ssh.reason:
             return f"ssh is {self.ssh.state}" + (f": {self.ssh.reason}" if self.ssh.reason else "")
         if self.driver.state not in (DRIVER_OK, "unknown"):
             return self.driver.reason or f"driver: {self.driver.state}"
@@ -278,6 +278,9 @@ class FleetStore:
     def findings(self, now: float) -> list[Finding]:
         """What needs someone among the nodes, and of Ray."""
         found = [finding for node in self.nodes.values() for finding in _of_node(node, now)]
+        connecting = sum(node.ssh.state == "connecting" for node in self.nodes.values())
+        if connecting:
+            found.append(Finding("info", f"connecting to {connecting} of {len(self.nodes)} nodes"))
         if self.ray.state not in ("ok", "unknown"):
             age = "" if self.ray_read_at is None else f"; what is shown of Ray is {now - self.ray_read_at:.0f} s old"
             found.append(Finding("critical", f"Ray: {self.ray.reason or self.ray.state}{age}"))
@@ -292,6 +295,8 @@ def _of_node(node: Node, now: float) -> Iterable[Finding]:
         yield Finding(severity, f"{name} is {node.ssh.state} for {now - node.ssh.since:.0f} s; {rest}", name)
     elif node.ssh.state in ("refused", "waiting"):
         yield Finding("critical" if node.ssh.state == "refused" else "warning", f"{name}: {node.ssh.reason}", name)
+    elif node.ssh.state == "up" and node.ssh.reason:
+        yield Finding("warning", f"{name}: SSH answers, but {node.ssh.reason}", name)
     if node.ray.state == "dead":
         rest = "SSH still answers" if node.ssh.state == "up" else f"SSH: {node.ssh.state}"
         why = f" ({node.ray.reason})" if node.ray.reason else ""

@@ -131,6 +131,7 @@ class Engine:
             log.info("the nodes are not known: %s", error)
             return []
         sizes = [NodeSize(_name(node), node.resources_total, node.labels) for node in nodes if node.alive]
+        sizes.sort(key=lambda size: size.name)
         self._sizes = (self._clock(), sizes)
         return sizes
 

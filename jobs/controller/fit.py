@@ -35,9 +35,13 @@ def lack(node: NodeSize, launch: Launch) -> str:
     ):
         has = node.resources.get(resource, 0.0)
         if wanted > has + 1e-9:
-            what = "GB of memory" if resource == MEMORY else f"{resource}s"
-            return f"it has {has / unit:g} {what}, not {wanted / unit:g}"
+            what = f"{has / unit:g} GB of memory" if resource == MEMORY else _some(has, resource)
+            return f"it has {what}, not {wanted / unit:g}"
     return ""
+
+
+def _some(count: float, what: str) -> str:
+    return f"{count:g} {what}" if count == 1 else f"{count:g} {what}s"
 
 
 def never_fits(launch: Launch, nodes: Sequence[NodeSize]) -> str:
@@ -47,7 +51,7 @@ def never_fits(launch: Launch, nodes: Sequence[NodeSize]) -> str:
     if len(able) >= launch.nodes:
         return ""
     wanted = "1 node" if launch.nodes == 1 else f"{launch.nodes} nodes"
-    each = f"{launch.gpus_per_node:g} GPUs and {launch.cpus_per_node:g} CPUs each"
+    each = f"{_some(launch.gpus_per_node, GPU)} and {_some(launch.cpus_per_node, CPU)} each"
     unable = [f"{name}: {why}" for name, why in lacks.items() if why]
     shown = "; ".join(unable[:3]) + (f"; and {len(unable) - 3} more" if len(unable) > 3 else "")
     return f"it needs {wanted} with {each}, and of the cluster's {len(nodes)} only {len(able)} can ever hold that" + (

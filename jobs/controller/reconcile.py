@@ -30,6 +30,8 @@ BUSY_TICK_SECONDS = 0.25
 """While a run is on its way into or out of Ray."""
 CALM_LOOK_SECONDS = 5.0
 """How often Ray is asked about a run whose own files say that it goes on."""
+REST_SECONDS = 2.0
+"""How long a run is left alone after something went wrong with it, so that nothing is asked in a frenzy."""
 AT_ONCE = 8
 """Runs that are looked after at the same time: Ray's dashboard has others to serve."""
 TRIES = 5
@@ -50,7 +52,9 @@ class _Watch:
     outcome_since: float | None = None
     refusals: int = 0
     not_before: float = float("-inf")
-    """After a refusal: when to try again."""
+    """After a refusal: when to post again."""
+    rests_until: float = float("-inf")
+    """After something went wrong with it: when to look after it again."""
 
 
 class Reconciler:
@@ -101,7 +105,7 @@ class Reconciler:
         self._watches = {record.id: self._watches.get(record.id) or _Watch() for record in records}
         self._tending = {run: task for run, task in self._tending.items() if not task.done()}
         for record in records:
-            if record.id not in self._tending:
+            if record.id not in self._tending and self._clock() >= self._watches[record.id].rests_until:
                 task = asyncio.create_task(
                     self._tend_safely(record, self._watches[record.id]), name=f"tend {record.id}"
                 )
@@ -114,8 +118,10 @@ class Reconciler:
             try:
                 await self._tend(record, watch)
             except RaydeckError as error:
+                watch.rests_until = self._clock() + REST_SECONDS
                 log.warning("run %s: %s", record.id, error)
             except Exception:
+                watch.rests_until = self._clock() + REST_SECONDS
                 # The boundary of a worker: one run that goes wrong must not take the others along.
                 log.exception("run %s could not be looked after", record.id)
 

@@ -138,7 +138,8 @@ class Agent:
         """Send SIGTERM to the ranks themselves, not to torchrun, which would end them 30 s later come what may."""
         for rank in self.report().ranks:
             if rank.pid is not None and rank.exit_code is None:
-                for process in processes.tree(rank.pid)[:1]:
+                process = processes.of(rank.pid)
+                if process is not None:
                     processes.send(process, signal.SIGTERM)
 
     def end(self) -> list[int]:

@@ -31,6 +31,7 @@ STATUS_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 0.6
 """How long after the first failure the other ranks' ends are collected: they name the culprit."""
 AGENT_START_SECONDS = 120.0
+TORCHRUN_START_SECONDS = 30.0
 TORCHRUN_EXIT_SECONDS = 10.0
 """How long torchrun may stay after its last rank; it has nothing left to do."""
 SILENT_AGENT_SECONDS = 5.0
@@ -69,8 +70,7 @@ class Driver:
         placement: Placement | None = None
         try:
             self._check_resume()
-            ray.init(log_to_driver=False, configure_logging=False)
-            signal.signal(signal.SIGTERM, self.on_sigterm)
+            self._connect()
             placement = Placement(launch)
             self._place(placement)
             self._start(placement)
@@ -87,6 +87,13 @@ class Driver:
             if placement is not None:
                 placement.remove()
 
+    def _connect(self) -> None:
+        # Ray puts its own handler in our place, and a stop that comes between would be lost with it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        ray.init(log_to_driver=False, configure_logging=False)
+        signal.signal(signal.SIGTERM, self.on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
     def _check_resume(self) -> None:
         step = self.launch.resume_from_step
         if step is None:
@@ -102,12 +109,13 @@ class Driver:
         while not placement.wait(TICK_SECONDS):
             if self._stop_asked:
                 raise _Stopped
+            over = time.monotonic() > deadline
+            if not over and not self._due("placing"):
+                continue
             missing = placement.missing()
-            if time.monotonic() > deadline:
-                limit = f"{self.launch.start_timeout_seconds:g} s"
-                raise Refused(
-                    f"no place for it within {limit}: {missing or 'Ray did not place it, though it would fit'}"
-                )
+            if over:
+                why = missing or "Ray did not place it, though it would fit"
+                raise Refused(f"no place for it within {self.launch.start_timeout_seconds:g} s: {why}")
             if missing and missing != told:
                 told = missing
                 say(f"waiting for a place: {missing}")
@@ -130,7 +138,7 @@ class Driver:
         say(
             f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{facts[0].free_port}"
         )
-        gang.start(head.address, facts[0].free_port, AGENT_START_SECONDS)
+        gang.start(head.address, facts[0].free_port, TORCHRUN_START_SECONDS)
 
     def _follow(self) -> Outcome:
         """From the start of torchrun to the outcome."""
@@ -141,7 +149,6 @@ class Driver:
             gang.poll(TICK_SECONDS)
             now = time.monotonic()
             self._take_in(now)
-            self._echo.copy(now)
             if self._terms > 1 or self.record.stop_now:
                 return self._finish("stopped", "stopped at once, without waiting for a checkpoint")
             if self._terms and leave_by is None:
@@ -149,7 +156,8 @@ class Driver:
                 gang.ask_to_leave()
                 leave_by = now + launch.stop_grace_seconds
             ranks = self.record.status.ranks
-            gone = all(rank.exit_code is not None for rank in ranks)
+            lost = {member.node_id for member in gang.members if member.lost}
+            gone = all(rank.exit_code is not None or rank.node_id in lost for rank in ranks)
             if leave_by is not None:
                 if gone:
                     return self._finish("stopped", self._how_they_left())
@@ -255,15 +263,17 @@ class Driver:
         problem = [self.record.problem] if self.record.problem else []
         return "running", "; ".join([*waiting, *problem, *silent])
 
+    def _due(self, phase: str) -> bool:
+        """Whether the status is to be written: once a second, and when the phase changes."""
+        return self.record.status.phase != phase or time.monotonic() >= self._next_status
+
     def _phase(self, phase: str, detail: str) -> None:
-        """Write the status, once a second or when the phase changes."""
-        now = time.monotonic()
-        status = self.record.status
-        changed = status.phase != phase or now >= self._next_status
-        if not changed:
+        """Bring everything that others read up to date, if it is due."""
+        if not self._due(phase):
             return
-        self._next_status = now + STATUS_EVERY_SECONDS
-        status.phase, status.detail = phase, detail
+        self._next_status = time.monotonic() + STATUS_EVERY_SECONDS
+        self.record.status.phase, self.record.status.detail = phase, detail
+        self._echo.copy(time.monotonic())
         self.record.read_progress()
         self.record.read_checkpoint()
         self.record.write_status()

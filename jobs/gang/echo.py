@@ -35,6 +35,8 @@ class Echo:
                 # A progress bar rewrites its line with carriage returns; the last state is the line.
                 text = line.removesuffix("\r").rsplit("\r", 1)[-1]
                 self._write(f"[rank {rank}] {text if len(text) <= MAX_LINE else text[:MAX_LINE] + ' …'}")
+            if final and tail.unread_bytes():
+                self._write(f"[rank {rank}] … the rest is left out, see rank-{rank}.log")
         if final:
             self._say_left_out()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -42,7 +42,7 @@ class Member:
     lost: str = ""
     """Why the agent is gone, in words; empty while it lives."""
     asked_at: float | None = None
-    """Since when an answer to the last question has been awaited, monotonic; None if none is."""
+    """Since when there has been no answer, monotonic; None if there is one to the last question."""
     pending: Any = None
 
 
@@ -79,6 +79,7 @@ class Gang:
 
     def __init__(self, launch: Launch, placement: Placement) -> None:
         self.members: list[Member] = []
+        self._started = False
         rooms = {room.node_id: room for room in _rooms()}
         where: dict[int, str] = placement_group_table(placement.group)["bundles_to_node_id"]
         wanted = placing.bundle(launch)
@@ -113,6 +114,7 @@ class Gang:
 
     def start(self, address: str, port: int, seconds: float) -> None:
         """Have all agents start torchrun. Raises RaydeckError when one cannot."""
+        self._started = True
         references = [member.handle.start.remote(address, port) for member in self.members]
         ray.wait(references, num_returns=len(references), timeout=seconds)
         for member, reference in zip(self.members, references, strict=True):
@@ -122,7 +124,8 @@ class Gang:
         """Take in the agents' newest reports, waiting up to ``seconds``; one that is late keeps its old one."""
         for member in self.members:
             if member.pending is None and not member.lost:
-                member.pending, member.asked_at = member.handle.report.remote(), time.monotonic()
+                member.pending = member.handle.report.remote()
+                member.asked_at = member.asked_at or time.monotonic()
         pending = [member.pending for member in self.members if member.pending is not None]
         if not pending:
             return
@@ -130,10 +133,13 @@ class Gang:
         for member in self.members:
             if member.pending in ready:
                 try:
-                    member.report = ray.get(member.pending)
+                    member.report, member.asked_at = ray.get(member.pending), None
+                except ActorUnavailableError:
+                    # The network to it is cut for the moment. Whether the node is dead is for Ray to find out.
+                    pass
                 except RayError as error:
-                    member.lost = first_line(error)
-                member.pending = member.asked_at = None
+                    member.lost, member.asked_at = first_line(error), None
+                member.pending = None
 
     def ask_to_leave(self) -> None:
         """Have all ranks asked to save and leave. Does not wait."""
@@ -143,7 +149,8 @@ class Gang:
 
     def end(self) -> list[int]:
         """End everything on all nodes, then the agents; gives the ids of processes that could not be ended."""
-        living = [member for member in self.members if not member.lost]
+        # Agents that were never told to start have nothing to end, and may not even be there to be asked.
+        living = [member for member in self.members if self._started and not member.lost]
         references = [member.handle.end.remote() for member in living]
         survivors: list[int] = []
         if references:
@@ -186,5 +193,3 @@ def _rooms() -> list[placing.NodeRoom]:
 
 def _whole(amount: float) -> float:
     return int(amount) if amount == int(amount) else amount
-
-

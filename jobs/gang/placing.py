@@ -10,6 +10,8 @@ from jobs.model import Launch
 
 NODE_LABEL = "raydeck.io/node"
 """Ray node label with the name that people know a node by; nodes without it go by their host name."""
+MAX_NAMED = 8
+"""Nodes that a sentence names; the rest it counts."""
 _GB = 1e9
 
 
@@ -56,7 +58,7 @@ def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
         else:
             notes.append(f"{room.name} {note}")
     need = f"needs {_count(launch.nodes, 'node')} with {_amounts(wanted)}{' each' if launch.nodes > 1 else ''}"
-    ready = f"{', '.join(able)} could take it" if able else "no node could take it now"
+    ready = f"{_listed(able)} could take it" if able else "no node could take it now"
     if len(able) >= launch.nodes:
         return ""
     ever = sum(_fits(wanted, room.total) and _usable(launch, room) is None for room in rooms)
@@ -64,7 +66,14 @@ def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
     if ever < launch.nodes:
         enough = {0: "no node is", 1: "only 1 node is"}.get(ever, f"only {ever} nodes are")
         verdict = f"; this can never start here: {enough} large enough"
+    if len(notes) > MAX_NAMED:
+        notes[MAX_NAMED:] = [f"{len(notes) - MAX_NAMED} more nodes cannot take it either"]
     return "; ".join([need, ready, *notes]) + verdict
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _note(launch: Launch, wanted: Mapping[str, float], room: NodeRoom) -> str | None:

@@ -33,8 +33,8 @@ def marked(marks: Mapping[str, str]) -> list[Process]:
         # The cheap test first: most processes of a busy node are somebody else's.
         if wanted[0] not in environment or not set(wanted) <= set(environment.split(b"\0")):
             continue
-        if (started := _started(pid)) is not None:
-            found.append(Process(pid, started))
+        if (process := of(pid)) is not None:
+            found.append(process)
     return found
 
 
@@ -49,9 +49,15 @@ def tree(root: int) -> list[Process]:
     while ahead:
         pid = ahead.pop()
         ahead.extend(children.get(pid, ()))
-        if (started := _started(pid)) is not None:
-            found.append(Process(pid, started))
+        if (process := of(pid)) is not None:
+            found.append(process)
     return found
+
+
+def of(pid: int) -> Process | None:
+    """The process that has this id now; None if there is none, or only a zombie."""
+    started = _started(pid)
+    return None if started is None else Process(pid, started)
 
 
 def alive(process: Process) -> bool:

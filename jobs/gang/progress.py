@@ -85,6 +85,13 @@ class Tail:
         self._offset += end
         return block[:end].decode("utf-8", errors="replace").removesuffix("\n").split("\n") if end else []
 
+    def unread_bytes(self) -> int:
+        """How much there is that `read` has not given yet."""
+        try:
+            return max(0, self._path.stat().st_size - self._offset)
+        except FileNotFoundError:
+            return 0
+
 
 def end_of(path: Path, size: int = 16384) -> str:
     """The last ``size`` bytes of a log as text; empty if there is none."""

@@ -127,7 +127,6 @@ async def test_what_cannot_be_launched_is_refused_with_the_reason(desk: Desk) ->
     line = SINGLE.splitlines().index("  training:") + 1
     assert [(mistake.line, mistake.column) for mistake in caught.value.mistakes] == [(line, 3)]
     assert caught.value.mistakes[0].suggestion == "training"
-    # The first look at Ray may not have come back yet; without it nothing is known of the nodes.
     with pytest.raises(Refused, match=r"only 0 can ever hold that \(head: it has 0 GPUs, not 3; worker-1: it has 2"):
         await desk.client.launch(request(SINGLE.replace("accelerators_per_node: 1", "accelerators_per_node: 3")))
     assert await desk.client.runs() == []

@@ -100,8 +100,9 @@ def demos(environ: dict[str, str]) -> Iterator[Callable[[], Headless]]:
 
 
 def test_two_demos_live_side_by_side_and_each_ends_alone(demos: Callable[[], Headless], tmp_path: Path) -> None:
-    first, second = demos(), demos()
+    first = demos()
     ready = first.wait_ready()
+    second = demos()
     second.wait_ready()
     assert {first.ready["context"], second.ready["context"]} == {"demo", "demo-2"}
     assert (ready["event"], ready["nodes"], ready["gpus"], ready["simulated"]) == ("ready", 3, 8, True)

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from console.widgets.buffer import LINE_LIMIT, LineBuffer, LogLine
 from console.widgets.log import LogView
 from console.widgets.search import compiled, find
+
+patient = settings(deadline=None)
+"""The machine that runs the tests may be busy with others."""
 
 Until = Callable[[Pilot[Any], Callable[[], bool]], Any]
 
@@ -237,12 +240,13 @@ async def test_a_flood_is_painted_at_most_15_times_a_second(deck: Any, until: Un
             rounds += 1
             await asyncio.sleep(0.002)
         assert rounds > 30
-        assert painted <= 10 * (0.5 * 15 + 3), "ten lines for each painting"
+        assert 1 <= painted <= 0.5 * 15 + 4
 
 
 # The buffer
 
 
+@patient
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([None, 0, 1, 2]), st.booleans()), max_size=30))
 def test_a_buffer_keeps_the_newest_lines_and_their_numbers(parts: list[tuple[int, int | None, bool]]) -> None:
     buffer, all_lines = LineBuffer(40), list[LogLine]()
@@ -285,6 +289,7 @@ def test_a_line_without_end_is_cut() -> None:
 # The search
 
 
+@patient
 @given(st.lists(st.booleans(), max_size=40), st.integers(-3, 43), st.sampled_from([1, -1]))
 def test_search_finds_what_a_plain_loop_finds(hits: list[bool], start: int, step: int) -> None:
     buffer = LineBuffer()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.render.cells import spans_of
 from console.render.documents import gpu_document, node_document
 from console.render.fleet import NODE_COLUMNS, NodeRow
 from console.state.fleet import FleetStore, Node, worst_first
@@ -49,8 +50,7 @@ def cells(fleet: FleetStore, now: float) -> dict[str, str]:
     row = NodeRow(fleet.nodes["gpu-01"], WorkStore(), now)
     found = {}
     for column in NODE_COLUMNS:
-        cell = column.cell(row)
-        found[column.key] = "".join(part.text for part in cell) if not isinstance(cell[0], str) else cell[0]
+        found[column.key] = "".join(part.text for part in spans_of(column.cell(row)))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from console.sources.http import HttpTransport
-from jobs import client as client_module
 from jobs.client import ControllerClient
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
@@ -40,7 +39,7 @@ STATUS = ControllerStatus(
 
 
 @asynccontextmanager
-async def serving(folder: Path, handler: Handler) -> AsyncIterator[ControllerClient]:
+async def serving(folder: Path, handler: Handler, **limits: Any) -> AsyncGenerator[ControllerClient]:
     """A client whose socket this handler serves."""
     app = web.Application(client_max_size=2**24)
     app.router.add_route("*", "/{rest:.*}", handler)
@@ -50,7 +49,7 @@ async def serving(folder: Path, handler: Handler) -> AsyncIterator[ControllerCli
     await web.UnixSite(runner, path).start()
     transport = HttpTransport.to_socket(path)
     try:
-        yield ControllerClient(transport)
+        yield ControllerClient(transport, **limits)
     finally:
         await transport.close()
         await runner.cleanup()
@@ -126,7 +125,7 @@ async def test_ids_cannot_reach_another_route(tmp_path: Path) -> None:
     async with serving(tmp_path, handler) as client:
         with pytest.raises(Refused, match="no such run"):
             await client.run("../audit?limit=1")
-    assert asked[0][1] == "/v1/runs/..%2Faudit%3Flimit=1" or asked[0][1].startswith("/v1/runs/..%2F")
+    assert asked[0][1].startswith("/v1/runs/..%2Faudit%3F")
 
 
 @pytest.mark.parametrize(
@@ -168,25 +167,21 @@ async def test_another_language(tmp_path: Path, body: bytes, status: int) -> Non
 async def test_no_controller(tmp_path: Path) -> None:
     transport = HttpTransport.to_socket(str(tmp_path / "none.sock"))
     client = ControllerClient(transport)
-    with pytest.raises(Unreachable, match="no controller answers at .*none.sock"):
+    with pytest.raises(Unreachable, match=r"no controller answers at .*none\.sock"):
         await client.status()
-    with pytest.raises(Unreachable, match="no controller answers at .*none.sock"):
+    with pytest.raises(Unreachable, match=r"no controller answers at .*none\.sock"):
         await anext(client.events())
     await transport.close()
 
 
-async def test_a_controller_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(
-        ControllerClient._answer, "__kwdefaults__", {"params": None, "body": None, "content": None, "timeout": 0.2}
-    )
+async def test_a_controller_that_does_not_answer(tmp_path: Path) -> None:
     over = asyncio.Event()
 
     async def wait(request: web.Request) -> web.StreamResponse:
         await over.wait()
         return web.Response()
 
-    async with serving(tmp_path, wait) as client:
+    async with serving(tmp_path, wait, call_seconds=0.2, silence_seconds=0.2) as client:
         with pytest.raises(
             Unreachable, match=r"did not answer within 0\.2 s\. What was asked for may still have happened"
         ):
@@ -224,11 +219,12 @@ async def test_events_come_whole_however_they_are_cut(tmp_path: Path) -> None:
         assert [event async for event in client.events()] == events
 
 
-async def test_a_stream_that_falls_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "SILENCE_SECONDS", 0.2)
+async def test_a_stream_that_falls_silent(tmp_path: Path) -> None:
     over = asyncio.Event()
     beat = Heartbeat(at=1.0, ray="ok")
-    async with serving(tmp_path, streaming(beat.model_dump_json().encode() + b"\n", then=over)) as client:
+    async with serving(
+        tmp_path, streaming(beat.model_dump_json().encode() + b"\n", then=over), silence_seconds=0.2
+    ) as client:
         events = client.events()
         assert await anext(events) == beat
         with pytest.raises(Unreachable, match=r"silent for 0\.2 s"):
@@ -242,9 +238,8 @@ async def test_a_stream_of_something_else(tmp_path: Path) -> None:
             await anext(client.events())
 
 
-async def test_a_stream_without_lines_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "LINE_BYTES", 2**18)
-    async with serving(tmp_path, streaming(*[b" " * 2**17] * 40)) as client:
+async def test_a_stream_without_lines_is_cut_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, streaming(*[b" " * 2**17] * 40), line_bytes=2**18) as client:
         with pytest.raises(Unreachable, match="it was not read"):
             await anext(client.events())
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from jobs import package
-from jobs.starter import Answer, Options, carry_out, start_argv_and_input, unit_command
+from jobs.starter import Answer, Options, carry_out, start_argv_and_input
+from jobs.supervision import unit_command
 from tests.unit.jobs.test_controller_process import CLUSTER, NOBODY, end, launch_process
 
 
@@ -62,6 +63,7 @@ def sent(command: str, options: Options, archive: tuple[str, bytes] | None, pyth
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", [*OLD_PYTHONS[:1], sys.executable])
 def test_it_is_started_asked_and_stopped_over_a_pipe(started: Options, archive: tuple[str, bytes], python: str) -> None:
     assert sent("status", started, None, python).event == "stopped"
@@ -83,6 +85,7 @@ def test_it_is_started_asked_and_stopped_over_a_pipe(started: Options, archive: 
     assert sent("stop", started, None, python).reason == "no controller was running"
 
 
+@pytest.mark.slow
 def test_a_restart_takes_the_newer_code(started: Options, archive: tuple[str, bytes]) -> None:
     first = carry_out("start", started, archive)
     assert first.event == "started", first.reason
@@ -105,6 +108,7 @@ def test_old_code_is_pruned(started: Options, archive: tuple[str, bytes]) -> Non
     assert sorted(path.name for path in code.iterdir()) == sorted(["3.zip", "4.zip", f"{archive[0]}.zip"])
 
 
+@pytest.mark.slow
 def test_the_cluster_file_is_kept_and_read(started: Options, archive: tuple[str, bytes]) -> None:
     answer = carry_out("start", replace(started, cluster_text=CLUSTER + "  nmae: c\n"), archive)
     assert answer.event == "failed"
@@ -183,12 +187,12 @@ def test_a_silent_one_is_told_from_none(store: Path) -> None:
 def test_the_unit_is_started_again_only_when_it_was_killed() -> None:
     command = unit_command(["--user"], "/data/meta", "/data/meta/code/ab.zip", ["python3", "-m", "jobs.controller"], {
         "RAY_AUTH_TOKEN_PATH": "/etc/token",
-        "SECRET": "no",
+        "RAY_AUTH_TOKEN": "secret",
     })  # fmt: skip
     assert command[:3] == ["systemd-run", "--user", "--collect"]
     assert "--property=Restart=on-failure" in command
     assert "--property=RestartPreventExitStatus=1" in command
     assert "--setenv=PYTHONPATH=/data/meta/code/ab.zip" in command
     assert "--setenv=RAY_AUTH_TOKEN_PATH=/etc/token" in command
-    assert not any("SECRET" in word for word in command)
+    assert not any("secret" in word for word in command)
     assert command[command.index("--") + 1 :] == ["python3", "-m", "jobs.controller"]

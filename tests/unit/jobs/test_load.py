@@ -316,24 +316,26 @@ def _only_mistakes_inside(content: str | bytes) -> None:
             assert 1 <= mistake.column <= len(lines[mistake.line - 1]) + 1
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_do_worse_than_be_refused(content: bytes) -> None:
     _only_mistakes_inside(content)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_does_worse_than_be_refused(content: str) -> None:
     _only_mistakes_inside(content)
 
 
 @given(_FILE)
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_no_file_that_is_nearly_right_does_worse_than_be_refused(content: str) -> None:
     _only_mistakes_inside(content)
 
 
 @given(_FILE)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_the_same_without_the_c_library(content: str) -> None:
     fast = tree._LOADER
     tree._LOADER = yaml.BaseLoader

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import package
@@ -85,6 +85,7 @@ def test_the_same_files_give_the_same_bytes(code: Path, tmp_path: Path) -> None:
     assert (second.digest, second.code_digest, second.content) == (first.digest, first.code_digest, first.content)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c/d", "c/e"]), st.tuples(st.binary(max_size=4), st.booleans())))
 def test_the_code_digest_tells_files_apart(tree: dict[str, tuple[bytes, bool]]) -> None:
     entries = [package._Entry(name, content, mode) for name, (content, mode) in sorted(tree.items())]

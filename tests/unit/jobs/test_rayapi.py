@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.sources.http import HttpTransport
@@ -368,6 +368,7 @@ _READS: list[tuple[Callable[[Any], object], Any]] = [
 ]
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(_READS).flatmap(lambda read: st.tuples(st.just(read), st.sampled_from([*_places(read[1])]), _JSON))
 )
@@ -378,6 +379,7 @@ def test_a_field_of_any_kind_never_raises(
     read(_spoiled(whole, place, by))
 
 
+@settings(deadline=None)
 @given(_JSON)
 async def test_any_json_is_read_or_refused(answer: Any) -> None:
     body = json.dumps(answer)
@@ -391,6 +393,7 @@ async def test_any_json_is_read_or_refused(answer: Any) -> None:
             assert told
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_one_line_is_one_line_of_printable_text(text: str) -> None:
     line = raymodel.one_line(text)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.load import load_workflow
@@ -84,14 +84,19 @@ def test_what_differs() -> None:
         environment={"ray": "2.60"},
     )
     assert difference(old, new) == [
-        Change("code", "c", "d"),
+        Change("code_digest", "c", "d"),
         Change("env.B", "b", None),
         Change("env.C", None, "c"),
         Change("environment.ray", "2.52", "2.60"),
         Change("training.batch_size", None, 8),
-        Change("training.parameters", {}, None),
         Change("training.parameters.deep.x", None, [1]),
     ]
+
+
+def test_an_empty_mapping_is_something() -> None:
+    old = freeze(workflow(), code_digest="c", user="a", at=0.0)
+    new = freeze(workflow("  training: {parameters: {deep: {}}}\n"), code_digest="c", user="a", at=0.0)
+    assert difference(old, new) == [Change("training.parameters.deep", None, {})]
 
 
 _PARAMETERS = st.dictionaries(
@@ -100,6 +105,7 @@ _PARAMETERS = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(_PARAMETERS, _PARAMETERS)
 def test_two_releases_differ_in_something_or_are_one(first: dict[str, object], second: dict[str, object]) -> None:
     old, new = (

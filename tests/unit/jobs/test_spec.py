@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import values
@@ -48,6 +48,7 @@ def test_what_is_no_duration(written: object) -> None:
         values.seconds(written)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 99))
 def test_duration_parts_add_up(hours: int, minutes: int, rest: int) -> None:
     assert values.seconds(f"{hours}h{minutes}m{rest}s") == hours * 3600 + minutes * 60 + rest

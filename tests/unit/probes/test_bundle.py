@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -73,6 +74,21 @@ def test_facts_name_the_python_that_runs_it(python: str) -> None:
     assert isinstance(facts, Facts)
     version = subprocess.run([python, "-V"], capture_output=True, text=True, check=True, timeout=20).stdout
     assert facts.python == version.split()[1]
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_simulated_devices_travel_too(python: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"node": "w1", "gpus": 3}))
+    environ = {"RAYDECK_SIMULATED": str(script)}
+    with LiveProbe(argv=_argv(python, "stream", "--disk", "/"), first=bundle(), environ=environ) as probe:
+        assert [device.name for device in probe.next(Facts).devices] == ["SIMULATED H100 80GB"] * 3
+        assert probe.next(Sample, lambda sample: sample.host.disks[0].used_bytes).index == [0, 1, 2]
+
+
+def test_every_module_of_the_probe_is_python_3_8() -> None:
+    for path in (ROOT / "probes").glob("*.py"):
+        ast.parse(path.read_text(), str(path), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("python", OLD)

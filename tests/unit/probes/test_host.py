@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from probes.host import HostReader, disk, parse_cpu, parse_meminfo, parse_network
 from probes.reading import Disk, Sample
-from tests.unit.probes.live import LiveProbe, few, children, gone, until
+from tests.unit.probes.live import LiveProbe, children, few, gone, until
 
 _NET = """Inter-|   Receive                                                |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -55,6 +55,7 @@ def test_rates_are_differences_and_the_first_reading_has_none(proc: Path) -> Non
     assert second.cpu_percent == 25.0
     assert second.network_receive_bytes_per_second == 1000.0
     assert second.network_send_bytes_per_second == 250.0
+    assert reader.read(102.1).cpu_percent == 25.0  # too soon for a rate of its own
     reader.close()
 
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.render.cells import (
@@ -35,6 +35,9 @@ from console.render.cells import (
 )
 from console.render.curve import curve, limits, thin
 from probes.reading import ERROR, STALE, UNSUPPORTED, Missing
+
+patient = settings(deadline=None)
+"""The machine that runs the tests may be busy with others."""
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
 NASTY = st.lists(
@@ -71,21 +74,25 @@ def harmless(text: str) -> bool:
     return not any(unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for sign in text)
 
 
+@patient
 @given(st.one_of(ANY_TEXT, NASTY))
 def test_safe_text_has_no_control_character_of_any_kind(text: str) -> None:
     assert harmless(safe(text))
 
 
+@patient
 @given(st.one_of(ANY_TEXT, NASTY))
 def test_safe_twice_is_safe_once(text: str) -> None:
     assert safe(safe(text)) == safe(text)
 
 
+@patient
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)))
 def test_plain_text_stays_as_it_is(text: str) -> None:
     assert safe(text) == text
 
 
+@patient
 @given(st.one_of(ANY_TEXT, NASTY))
 def test_without_utf8_only_ascii_is_left(text: str) -> None:
     use_ascii(True)
@@ -110,6 +117,7 @@ def test_control_characters_are_seen_in_ascii(plain: None) -> None:
     assert safe("\x1b[31m数\n") == "?[31m? "
 
 
+@patient
 @given(st.one_of(ANY_TEXT, NASTY), st.integers(-2, 30), st.sampled_from(["left", "right"]))
 def test_fit_has_exactly_the_width(text: str, width: int, align: str) -> None:
     shown = fit(text, width, align)  # type: ignore[arg-type]
@@ -117,6 +125,7 @@ def test_fit_has_exactly_the_width(text: str, width: int, align: str) -> None:
     assert harmless(shown)
 
 
+@patient
 @given(
     st.lists(st.one_of(ANY_TEXT, NASTY), min_size=1, max_size=5), st.integers(0, 30), st.sampled_from(["left", "right"])
 )
@@ -173,6 +182,7 @@ def test_what_is_no_secret_stays(line: str) -> None:
     assert redact(line) == line
 
 
+@patient
 @given(st.one_of(ANY_TEXT, st.from_regex(r"(token|://|key)[ -~]{0,40}", fullmatch=True)))
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     assert redact(redact(text)) == redact(text)
@@ -189,6 +199,7 @@ def test_numbers() -> None:
     assert {bytes_text(math.nan), count(math.inf), age(math.nan), seconds_text(math.nan), percent(math.nan)} == {"?"}
 
 
+@patient
 @given(st.floats(0, 1e18))
 def test_numbers_stay_narrow(value: float) -> None:
     assert len(bytes_text(value)) <= 5
@@ -213,6 +224,7 @@ def test_levels() -> None:
     assert {level_style(level) for level in (0, 10, 30, 60, 90)} == {"idle", "load1", "load2", "load3", "load4"}
 
 
+@patient
 @given(st.one_of(st.none(), st.floats(), st.integers(-5, 105), st.just(Missing(STALE, ""))), st.booleans())
 def test_the_quick_look_of_a_level_is_that_of_its_whole_percent(
     level: float | Missing | None, ascii_only: bool
@@ -229,6 +241,7 @@ def test_levels_in_ascii(plain: None) -> None:
     assert "".join(level_sign(level) for level in (0, 1, 55, 97, 100)) == ".159#"
 
 
+@patient
 @given(st.one_of(st.none(), st.floats()), st.integers(0, 20), st.booleans())
 def test_a_bar_has_exactly_its_width(fraction: float | None, width: int, ascii_only: bool) -> None:
     use_ascii(ascii_only)
@@ -243,6 +256,7 @@ def test_bars() -> None:
     assert bar(None, 4) == "?   "
 
 
+@patient
 @given(st.lists(st.one_of(st.none(), st.floats())), st.integers(0, 20))
 def test_a_sparkline_has_exactly_its_width(values: list[float | None], width: int) -> None:
     assert cell_len(sparkline(values, width)) == width
@@ -266,6 +280,7 @@ def test_every_state_has_single_cell_signs_and_a_known_style() -> None:
 # Curves
 
 
+@patient
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.one_of(st.floats(-1e6, 1e6), st.just(math.nan))), max_size=60))
 def test_a_curve_has_exactly_its_size(points: list[tuple[float, float]]) -> None:
     rows = curve(points, 12, 4, (-1e6, 1e6), (-1e6, 1e6))
