@@ -168,8 +168,8 @@ class Workflow(Section):
 
 
 NOT_BUILT = {
-    "sweep": "sweep is not supported by this version",
-    "serve": "serve is not supported by this version",
+    name: f"{name} is not supported by this version"
+    for name in ("sweep", "serve", "image", "max_duration", "silence_timeout", "checkpoints")
 }
 """Keys of a workflow that have a meaning, and none yet in this version."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from console.cli import output
 from console.cli.keys import ask_on_terminal
 from console.render.cells import redact, safe
-from console.render.documents import gpu_document, node_document, ray_job_document, run_document
+from console.render.documents import gpu_document, job_document, node_document, run_document
 from console.settings import Context, Settings, demo_contexts
 from console.sources.runlog import RunLog
 from console.sources.session import Session
@@ -141,7 +141,7 @@ async def runs(context: Context, as_json: bool, watch: bool) -> int:
         await session.until(lambda: session.fleet.ray.state != "unknown", SETTLE_SECONDS)
         while True:
             jobs = [session.work.job(key) for key in session.work.keys]
-            rows = [run_document(job.run) if job.run else ray_job_document(job.ray_job) for job in jobs]
+            rows = [job_document(job) for job in jobs]
             if as_json and watch:
                 for row in rows:
                     output.line(row)

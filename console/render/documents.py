@@ -7,7 +7,7 @@ from typing import Any
 from console.render.fleet import BUSY_PERCENT, DeviceRow, gpu_level
 from console.render.work import progress_of
 from console.state.fleet import Node
-from console.state.work import WorkStore, status_of
+from console.state.work import Job, WorkStore, status_of
 from jobs.model import Run
 from probes.reading import SAMPLE_COLUMNS, Missing
 
@@ -111,16 +111,20 @@ def run_document(run: Run) -> dict[str, Any]:
     }
 
 
-def ray_job_document(job: Any) -> dict[str, Any]:
-    """A job that raydeck did not start, under the same names."""
+def job_document(job: Job) -> dict[str, Any]:
+    """A run, or a job that raydeck did not start under the same names."""
+    if job.run is not None:
+        return run_document(job.run)
+    foreign = job.ray_job
     return {
         "id": job.key,
         "workflow": None,
-        "state": job.status.lower(),
+        "state": foreign.status.lower() if foreign else None,
         "reason": "not started by raydeck",
         "user": None,
-        "job_id": job.submission_id or job.job_id,
-        "submitted_at": job.started_at,
-        "started_at": job.started_at,
-        "ended_at": job.ended_at,
+        "job_id": (foreign.submission_id or foreign.job_id) if foreign else None,
+        "entrypoint": foreign.entrypoint if foreign else None,
+        "submitted_at": foreign.started_at if foreign else None,
+        "started_at": foreign.started_at if foreign else None,
+        "ended_at": foreign.ended_at if foreign else None,
     }

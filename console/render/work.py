@@ -9,6 +9,7 @@ from typing import Any
 from console.render.cells import Cell, Column, age, count, safe, state_cell
 from console.state.work import Job, status_of
 from jobs.model import Progress, Rank, Run, RunState
+from jobs.raymodel import RayJob
 
 RAY_STATES = {
     "PENDING": "starting",
@@ -44,7 +45,7 @@ def gpus_text(run: Run) -> str:
     return f"{run.nodes}×{run.gpus // run.nodes}" if run.nodes and run.gpus % run.nodes == 0 else f"{run.gpus}"
 
 
-def _of_run(write: Callable[[Run], Cell], foreign: Callable[[Any], Cell] | None = None) -> Callable[[JobRow], Cell]:
+def _of_run(write: Callable[[Run], Cell], foreign: Callable[[RayJob], Cell] | None = None) -> Callable[[JobRow], Cell]:
     def cell(row: JobRow) -> Cell:
         if row.job.run is not None:
             return write(row.job.run)
@@ -96,7 +97,7 @@ def why_text(row: JobRow) -> Cell:
     """Why a run is in its state; for a foreign job, its entrypoint."""
     run = row.job.run
     if run is None:
-        return Cell(safe(row.job.ray_job.entrypoint or ""), "muted")
+        return Cell(safe(row.job.ray_job.entrypoint) if row.job.ray_job else "", "muted")
     if run.state.ended:
         return Cell(safe(run.reason), "bad" if run.state is RunState.FAILED else "muted")
     status = status_of(run)
@@ -171,17 +172,23 @@ JOB_COLUMNS: tuple[Column[JobRow], ...] = (
         6,
         lambda row: _age(row),
         align="right",
-        sort=lambda row: -(row.job.run.submitted_at if row.job.run else row.job.ray_job.started_at or 0.0),
+        sort=lambda row: -_begun(row),
     ),
     Column("why", "WHY", 20, why_text, grow=True, drop=1),
 )
+
+
+def _begun(row: JobRow) -> float:
+    if row.job.run is not None:
+        return row.job.run.submitted_at
+    return (row.job.ray_job.started_at if row.job.ray_job else None) or 0.0
 
 
 def _age(row: JobRow) -> Cell:
     if row.job.run is not None:
         return Cell(age(age_of(row.job.run, row.now_wall)), "muted")
     job = row.job.ray_job
-    if job.started_at is None:
+    if job is None or job.started_at is None:
         return Cell("-", "muted")
     return Cell(age(max(0.0, (job.ended_at or row.now_wall) - job.started_at)), "muted")
 

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from console.render.documents import ray_job_document, run_document
+from console.render.documents import job_document
 from console.render.work import JOB_COLUMNS, JobRow
 from console.screens.base import DeckScreen, bindings_for
 from console.screens.run import RunScreen
@@ -93,7 +93,7 @@ class RunsScreen(DeckScreen):
         if key is None or session is None:
             return None
         job = session.work.job(key)
-        return run_document(job.run) if job.run else ray_job_document(job.ray_job)
+        return job_document(job)
 
     def action_log(self) -> None:
         """The log of the run under the cursor."""

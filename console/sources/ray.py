@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from console.state.fleet import FleetStore
 from console.state.work import WorkStore
 from jobs.errors import RaydeckError, Refused
-from jobs.rayapi import RayApi
+from jobs.rayapi import RayApi, Unauthorised
+from jobs.raymodel import RayVersion
 
 PERIOD_SECONDS = 2.0
 """Ray caches its answers for 2 s: asking more often only costs."""
@@ -30,6 +31,7 @@ class RayWatcher:
         self._fleet = fleet
         self._work = work
         self._now = asyncio.Event()
+        self._version: RayVersion | None = None
 
     def refresh(self) -> None:
         """Ask now."""
@@ -43,11 +45,12 @@ class RayWatcher:
             try:
                 api = api or await self._connect()
                 await self._poll(api)
-                self._fleet.ray_answers("ok", "", time.monotonic())
+            except Unauthorised as error:
+                self._failed("unauthorised", str(error))
             except Refused as error:
-                self._fleet.ray_answers("refused", str(error), time.monotonic())
+                self._failed("refused", str(error))
             except RaydeckError as error:
-                self._fleet.ray_answers("down", error.sentence, time.monotonic())
+                self._failed("down", error.sentence)
             took = time.monotonic() - started
             pause = min(LONGEST_SECONDS, max(PERIOD_SECONDS, took / SHARE))
             self._now.clear()
@@ -56,9 +59,21 @@ class RayWatcher:
             except asyncio.TimeoutError:
                 continue
 
+    def _failed(self, state: str, reason: str) -> None:
+        # Whoever answers next may be another Ray.
+        self._version = None
+        self._fleet.ray_answers(state, reason, time.monotonic())
+
     async def _poll(self, api: RayApi) -> None:
-        if not self._fleet.ray_version:
-            self._fleet.ray_version = (await api.version()).ray_version
+        if self._version is None:
+            self._version = await api.version()
+            self._fleet.ray_version = self._version.ray_version
         self._fleet.take_ray_nodes(await api.nodes(), time.monotonic())
         self._fleet.take_ray_usage(await api.node_usage())
         self._work.take_ray_jobs(await api.jobs(JOBS_SHOWN))
+        if self._version.supported:
+            self._fleet.ray_answers("ok", "", time.monotonic())
+        else:
+            # It is read all the same, as far as it goes: what is shown may be wrong, and that is said.
+            words = f"Ray {self._version.ray_version or 'of an unknown version'} is not one that raydeck knows"
+            self._fleet.ray_answers("unsupported", words, time.monotonic())

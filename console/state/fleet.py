@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from console.state.history import History
+from jobs.raymodel import RayNode
 from probes.reading import DRIVER_BLOCKED, DRIVER_OK, ERROR, DeviceFacts, Driver, Facts, Missing, Reading, Sample
 
 HISTORY_COLUMNS = ("utilization_percent", "memory_percent", "power_watts", "temperature_celsius")
@@ -209,7 +210,7 @@ class FleetStore:
 
     # --- from Ray -----------------------------------------------------------------------------------------------------
 
-    def _match(self, ray_node: Any) -> Node | None:
+    def _match(self, ray_node: RayNode) -> Node | None:
         label = ray_node.labels.get("raydeck.io/node")
         if label:
             return self.nodes.get(label)
@@ -222,14 +223,14 @@ class FleetStore:
                 return node
         return None
 
-    def take_ray_nodes(self, ray_nodes: Iterable[Any], at: float) -> None:
-        """Ray's list of nodes (`jobs.rayapi.RayNode`).
+    def take_ray_nodes(self, ray_nodes: Iterable[RayNode], at: float) -> None:
+        """Ray's list of nodes.
 
         Of several entries for one machine a living one wins: a node that rejoined has a new id, and its old one stays
         listed as dead.
         """
         self.ray_read_at = at
-        chosen: dict[str, Any] = {}
+        chosen: dict[str, RayNode] = {}
         for ray_node in ray_nodes:
             node = self._match(ray_node)
             if node is None and ray_node.alive:
@@ -243,7 +244,7 @@ class FleetStore:
             if node.name not in chosen and node.ray.move("absent", "Ray does not list this node", at):
                 self.changed.add(node.name)
 
-    def _take_ray_node(self, node: Node, ray_node: Any, at: float) -> None:
+    def _take_ray_node(self, node: Node, ray_node: RayNode, at: float) -> None:
         moved = node.ray.move(
             "alive" if ray_node.alive else "dead", "" if ray_node.alive else ray_node.state_message, at
         )
@@ -269,7 +270,7 @@ class FleetStore:
                 self.changed.add(node.name)
 
     def ray_answers(self, state: str, reason: str, at: float) -> None:
-        """Whether Ray's dashboard answers: ``ok``, ``down``, ``slow``, ``unauthorised`` …, with a sentence."""
+        """Whether Ray's dashboard answers: ``ok``, ``down``, ``unauthorised``, ``refused``, ``unsupported``; a sentence."""
         if self.ray.move(state, reason, at):
             self.changed.update(self.nodes)
 

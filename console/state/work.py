@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from console.state.fleet import Finding, Truth
 from jobs.model import GangStatus, Rank, Run, RunState, job_id
+from jobs.raymodel import RayJob
 from jobs.wire import ControllerStatus
 
 FAILED_SHOWN_SECONDS = 1800.0
@@ -19,8 +19,8 @@ class Job:
 
     key: str
     run: Run | None = None
-    ray_job: Any = None
-    """`jobs.rayapi.RayJob`, for a job that raydeck did not start."""
+    ray_job: RayJob | None = None
+    """For a job that raydeck did not start."""
 
 
 class WorkStore:
@@ -28,7 +28,7 @@ class WorkStore:
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
-        self.ray_jobs: dict[str, Any] = {}
+        self.ray_jobs: dict[str, RayJob] = {}
         self.controller = Truth("unknown")
         """``ok``, ``absent``, ``down``, ``refused``, ``connecting``; with a sentence."""
         self.status: ControllerStatus | None = None
@@ -77,7 +77,7 @@ class WorkStore:
 
     # --- from Ray -----------------------------------------------------------------------------------------------------
 
-    def take_ray_jobs(self, jobs: Iterable[Any]) -> None:
+    def take_ray_jobs(self, jobs: Iterable[RayJob]) -> None:
         """Ray's list of jobs; those that are attempts of our runs are left out."""
         ours = {job_id(run.id, attempt.number) for run in self.runs.values() for attempt in run.attempts}
         fresh = {job.key: job for job in jobs if job.submission_id not in ours}

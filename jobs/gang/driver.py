@@ -49,7 +49,7 @@ class Driver:
         self.record = Record(launch)
         self._terms = 0
         self._gang: Gang | None = None
-        self._echo = Echo(Path(launch.attempt_directory), launch.nodes * launch.processes_per_node, say)
+        self._echo = Echo(Path(launch.attempt_directory), self._total, say)
         self._next_status = 0.0
         self._ended_at: dict[int, float] = {}
 
@@ -151,13 +151,17 @@ class Driver:
             self._take_in(now)
             if self._terms > 1 or self.record.stop_now:
                 return self._finish("stopped", "stopped at once, without waiting for a checkpoint")
+            ranks = self.record.status.ranks
+            all_started = self._all_started()
+            if self._terms and not all_started:
+                # Without all of them nothing was learnt yet, so there is nothing to save.
+                return self._finish("stopped", "stopped on request while its ranks were starting")
             if self._terms and leave_by is None:
                 say(f"asked to stop: the ranks have {launch.stop_grace_seconds:g} s to save and leave")
                 gang.ask_to_leave()
                 leave_by = now + launch.stop_grace_seconds
-            ranks = self.record.status.ranks
             lost = {member.node_id for member in gang.members if member.lost}
-            gone = all(rank.exit_code is not None or rank.node_id in lost for rank in ranks)
+            gone = all_started and all(rank.exit_code is not None or rank.node_id in lost for rank in ranks)
             if leave_by is not None:
                 if gone:
                     return self._finish("stopped", self._how_they_left())
@@ -197,6 +201,13 @@ class Driver:
                     )
                 )
         self.record.status.ranks = ranks
+
+    @property
+    def _total(self) -> int:
+        return self.launch.nodes * self.launch.processes_per_node
+
+    def _all_started(self) -> bool:
+        return sum(rank.pid is not None for rank in self.record.status.ranks) == self._total
 
     def _failure_seen(self) -> bool:
         assert self._gang is not None
@@ -255,10 +266,9 @@ class Driver:
             left = sum(rank.exit_code is not None for rank in ranks)
             detail = f"{left} of {len(ranks)} ranks have left; {max(0.0, leave_by - now):.0f} s until they are ended"
             return "saving", "; ".join([detail, *silent])
-        started = sum(rank.pid is not None for rank in ranks)
-        total = self.launch.nodes * self.launch.processes_per_node
-        if started < total:
-            return "starting", "; ".join([f"{started} of {total} ranks have started", *silent])
+        if not self._all_started():
+            started = sum(rank.pid is not None for rank in ranks)
+            return "starting", "; ".join([f"{started} of {self._total} ranks have started", *silent])
         waiting = [] if self.record.status.progress else ["waiting for the first step"]
         problem = [self.record.problem] if self.record.problem else []
         return "running", "; ".join([*waiting, *problem, *silent])
