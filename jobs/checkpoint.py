@@ -143,10 +143,10 @@ def list_checkpoints(run_directory: str | os.PathLike[str]) -> list[Checkpoint]:
 
 def newest_complete(run_directory: str | os.PathLike[str]) -> Checkpoint | None:
     """The complete checkpoint with the highest step, judged by manifest and sizes; None if there is none."""
-    for path in sorted(_entries(run_directory), key=lambda path: path.name, reverse=True):
-        if _NAME.match(path.name) and (checkpoint := inspect(path)).complete:
-            return checkpoint
-    return None
+    # By number: from a hundred million steps on, the names no longer sort as the steps do.
+    steps = {int(named.group(1)): path for path in _entries(run_directory) if (named := _NAME.match(path.name))}
+    complete = (inspect(steps[step]) for step in sorted(steps, reverse=True))
+    return next((checkpoint for checkpoint in complete if checkpoint.complete), None)
 
 
 def verify(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ One JSON object a line. ``kind`` is one of
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union, get_type_hints
 
 WIRE_VERSION = 1
 FACTS_EVERY_SECONDS = 60.0
@@ -236,9 +236,56 @@ def _missing(raw: Dict[str, Any]) -> Dict[str, Missing]:
     return {name: Missing(str(kind), str(reason)) for name, (kind, reason) in raw.items()}
 
 
+_ALLOWED: Dict[Any, Dict[str, Tuple[Any, ...]]] = {}
+_EXACT = {int: (int,), float: (int, float), str: (str,), type(None): (type(None),)}
+_NUMBERS = (int, float, type(None))
+_LARGEST = 1e18
+"""Beyond every figure that a device can have, and far from what breaks arithmetic."""
+
+
+def _allowed(cls: Any) -> Dict[str, Tuple[Any, ...]]:
+    """Field to the exact types that JSON may bring for it, found once for each class."""
+    found = _ALLOWED.get(cls)
+    if found is None:
+        found = _ALLOWED[cls] = {}
+        for name, hint in get_type_hints(cls).items():
+            types: Tuple[Any, ...] = ()
+            for part in getattr(hint, "__args__", ()) if getattr(hint, "__origin__", None) is Union else (hint,):
+                plain = dict if hasattr(part, "__dataclass_fields__") else getattr(part, "__origin__", part)
+                types += _EXACT.get(part, (plain,))
+            found[name] = types
+    return found
+
+
 def _known(cls: Any, raw: Dict[str, Any]) -> Dict[str, Any]:
-    """The fields of ``raw`` that ``cls`` knows: a newer probe may say more."""
-    return {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
+    """The fields of ``raw`` that ``cls`` knows: a newer probe may say more. ``TypeError`` for one of a wrong type.
+
+    A node may be hostile: what is decoded has the types that it says, or it is no line of ours.
+    """
+    found = {}
+    for name, types in _allowed(cls).items():
+        if name in raw:
+            value = raw[name]
+            if type(value) not in types:
+                raise TypeError("{} is a {}".format(name, type(value).__name__))
+            if type(value) is float and not -_LARGEST < value < _LARGEST:
+                raise ValueError("{} is no figure".format(name))
+            found[name] = value
+    return found
+
+
+def _figures(values: Any) -> List[Optional[Number]]:
+    for value in values:
+        if type(value) not in _NUMBERS or (value is not None and not -_LARGEST < value < _LARGEST):
+            raise TypeError("{!r} is no figure".format(value))
+    return list(values)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError("{} is no figure".format(name))
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _facts(raw: Dict[str, Any]) -> Facts:
@@ -251,6 +298,10 @@ def _facts(raw: Dict[str, Any]) -> Facts:
 
 def _sample(raw: Dict[str, Any]) -> Sample:
     sample = Sample(**_known(Sample, raw))
+    sample.index = [int(index) for index in sample.index]
+    sample.columns = {name: _figures(values) for name, values in sample.columns.items()}
+    if any(len(values) != len(sample.index) for values in sample.columns.values()):
+        raise ValueError("a column is longer or shorter than the list of devices")
     sample.driver = Driver(**_known(Driver, raw.get("driver", {})))
     sample.missing = {int(index): _missing(reasons) for index, reasons in raw.get("missing", {}).items()}
     sample.processes = [Process(**_known(Process, process)) for process in raw.get("processes", [])]
@@ -263,7 +314,7 @@ def _sample(raw: Dict[str, Any]) -> Sample:
 def decode(text: Union[str, bytes]) -> Line:
     """A line back to what it says. Raises `WireError` for a banner, half a line, or another version."""
     try:
-        raw = json.loads(text)
+        raw = _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8"))
         if not isinstance(raw, dict):
             raise WireError("not an object")
         if raw.get("v") != WIRE_VERSION:

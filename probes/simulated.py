@@ -15,7 +15,7 @@ import zlib
 from typing import Any, Callable
 
 from probes.processes import Processes, environment, stat_fields, whole
-from probes.reading import DeviceFacts, Facts, Sample
+from probes.reading import DRIVER_NONE, DeviceFacts, Driver, Facts, Sample
 from probes.source import LOST, DriverError, Mark, Table, label
 
 MIB = 1024 * 1024
@@ -48,8 +48,8 @@ class Script:
         self.memory_total_bytes = int(raw.get("memory_total_bytes", DEFAULT_MEMORY_BYTES))
         self.power_limit_watts = float(raw.get("power_limit_watts", DEFAULT_POWER_WATTS))
         self.faults: dict[int, str] = {}
-        if not self.node or not 0 < self.gpus <= MOST_GPUS:
-            raise ValueError("node must be a name and gpus 1 to {}".format(MOST_GPUS))
+        if not self.node or not 0 <= self.gpus <= MOST_GPUS:
+            raise ValueError("node must be a name and gpus 0 to {}".format(MOST_GPUS))
         for index, fault in dict(raw.get("faults") or {}).items():
             kind = fault.get("kind") if isinstance(fault, dict) else None
             if kind not in _KINDS:
@@ -250,7 +250,10 @@ class Simulated:
             if pids:
                 table.processes += self._processes.holding(index, {pid: used // len(pids) for pid in pids})
         self._processes.forget_unseen()
-        return table.sample()
+        sample = table.sample()
+        if not script.gpus:
+            sample.driver = Driver(DRIVER_NONE, "this simulated node has no accelerator")
+        return sample
 
     def close(self) -> None:
         """Nothing is held."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,8 +130,6 @@ def test_pruning_keeps_the_newest_those_asked_for_and_what_is_broken(tmp_path: P
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 10**9), unique=True, min_size=1, max_size=6), st.data())
 def test_the_newest_complete_one_is_always_the_highest_whole_step(steps: list[int], data: st.DataObject) -> None:
-    import tempfile
-
     run = Path(tempfile.mkdtemp())
     try:
         for step in steps:

@@ -1,9 +1,10 @@
-"""What a script reports becomes points, and only that: half lines, foreign lines and figures that are none are told apart."""
+"""What a script reports becomes points, and only that: half lines, foreign lines and odd figures are told apart."""
 
 from __future__ import annotations
 
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,23 @@ def test_a_loss_that_is_no_number_is_missing_and_said(written: str, said: str) -
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", '{"step": 1', "step 1 loss 2", "[1]", '"step"', "{}", '{"step": "1"}', '{"step": 1.5}', '{"step": true}']
-    + ['{"step": -1}', '{"step": null}', '{"loss": 1}', '{"step": 9223372036854775808}', "[" * 100_000],
+    [
+        "",
+        "{",
+        '{"step": 1',
+        "step 1 loss 2",
+        "[1]",
+        '"step"',
+        "{}",
+        '{"loss": 1}',
+        "[" * 100_000,
+        '{"step": "1"}',
+        '{"step": 1.5}',
+        '{"step": true}',
+        '{"step": -1}',
+        '{"step": null}',
+        '{"step": 9223372036854775808}',
+    ],
 )
 def test_what_is_no_point_is_none(line: str) -> None:
     assert parse(line) is None
@@ -98,8 +114,6 @@ def _finite(value: Any) -> bool:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20)), st.data())
 def test_a_tail_gives_each_line_once_however_it_is_written(lines: list[str], data: st.DataObject) -> None:
-    import tempfile
-
     content = "".join(line + "\n" for line in lines).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"

@@ -40,8 +40,8 @@ _json = st.recursive(
 )
 _missing = st.builds(Missing, st.sampled_from([ERROR, UNSUPPORTED, STALE]), st.text(max_size=20))
 _reasons = st.dictionaries(st.text(max_size=8), _missing, max_size=3)
-_whole = st.integers(0, 2**63)
-_figure = st.none() | _whole | st.floats(allow_nan=False)
+_whole = st.integers(0, 2**56)
+_figure = st.none() | _whole | st.floats(-1e17, 1e17)
 
 
 def _values(cls: Any, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -50,8 +50,8 @@ def _values(cls: Any, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[An
         "Optional[str]": st.none() | st.text(max_size=12),
         "int": _whole,
         "Optional[int]": st.none() | _whole,
-        "float": st.floats(allow_nan=False),
-        "Optional[float]": st.none() | st.floats(allow_nan=False),
+        "float": st.floats(-1e17, 1e17),
+        "Optional[float]": st.none() | st.floats(-1e17, 1e17),
     }
     kinds = {
         field.name: getattr(field.type, "__name__", str(field.type)).replace("typing.", "")
@@ -64,15 +64,22 @@ def _values(cls: Any, **special: st.SearchStrategy[Any]) -> st.SearchStrategy[An
 
 _device_facts = _values(DeviceFacts, missing=_reasons, notes=st.dictionaries(st.text(max_size=8), st.text(max_size=8)))
 _facts = _values(Facts, devices=st.lists(_device_facts, max_size=3))
-_sample = _values(
-    Sample,
-    driver=_values(Driver),
-    index=st.lists(st.integers(0, 64), max_size=4),
-    columns=st.dictionaries(st.text(max_size=8), st.lists(_figure, max_size=4), max_size=3),
-    missing=st.dictionaries(st.integers(0, 64), _reasons, max_size=3),
-    processes=st.lists(_values(Process), max_size=3),
-    host=_values(Host, disks=st.lists(_values(Disk), max_size=2)),
-)
+
+
+def _samples(devices: int) -> st.SearchStrategy[Any]:
+    """Samples of so many devices: every column is as long as the list of them."""
+    return _values(
+        Sample,
+        driver=_values(Driver),
+        index=st.lists(st.integers(0, 64), min_size=devices, max_size=devices),
+        columns=st.dictionaries(st.text(max_size=8), st.lists(_figure, min_size=devices, max_size=devices), max_size=3),
+        missing=st.dictionaries(st.integers(0, 64), _reasons, max_size=3),
+        processes=st.lists(_values(Process), max_size=3),
+        host=_values(Host, disks=st.lists(_values(Disk), max_size=2)),
+    )
+
+
+_sample = st.integers(0, 4).flatmap(_samples)
 _pong = st.builds(Pong, st.text(max_size=12), st.floats(allow_nan=False))
 _line = st.one_of(_facts, _sample, _pong, st.builds(Fault, st.text(max_size=20)))
 
@@ -167,3 +174,29 @@ def test_the_classes_of_a_node_construct_as_the_real_ones_do(data: st.DataObject
     assert list(ours(*values, **named).__dict__.items()) == list(expected.items())
     assert set(ours.__dataclass_fields__) == set(real.__dataclass_fields__)
     assert ours(1).held is not ours(1).held
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"index": [0], "columns": {"power_watts": ["\u001b[2J"]}},
+        {"index": [0], "columns": {"power_watts": [True]}},
+        {"index": [0], "columns": {"power_watts": [1, 2]}},
+        {"index": [0], "columns": {"power_watts": [1e300]}},
+        {"index": ["x"], "columns": {}},
+        {"processes": [{"device": 0, "pid": "12; rm"}]},
+        {"processes": [{"device": 0, "pid": 1, "command": ["a"]}]},
+        {"host": {"cpu_percent": "much"}},
+        {"host": {"disks": [{"path": "/", "used_bytes": 1.5}]}},
+        {"driver": {"state": 5}},
+        {"wall": None},
+    ],
+)
+def test_a_hostile_node_cannot_put_a_text_where_a_figure_belongs(body: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        decode(json.dumps({"v": 1, "kind": "sample", **body}))
+
+
+def test_nan_is_no_figure() -> None:
+    with pytest.raises(WireError):
+        decode('{"v":1,"kind":"sample","index":[0],"columns":{"power_watts":[NaN]}}')

@@ -202,7 +202,7 @@ def test_a_lost_gpu_is_lost_and_comes_back(script: Path) -> None:
     [
         ("", "is wrong"),
         ("[]", "it is not an object"),
-        ('{"node": "x"}', "gpus 1 to 64"),
+        ('{"node": "x", "gpus": 65}', "gpus 0 to 64"),
         ('{"node": "x", "gpus": 2, "faults": {"1": {"kind": "odd"}}}', "must be one of lost, hot, hung"),
     ],
 )
