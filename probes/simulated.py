@@ -47,6 +47,8 @@ class Script:
         self.gpus = int(raw.get("gpus", 0))
         self.memory_total_bytes = int(raw.get("memory_total_bytes", DEFAULT_MEMORY_BYTES))
         self.power_limit_watts = float(raw.get("power_limit_watts", DEFAULT_POWER_WATTS))
+        self.owner = {str(name): str(value) for name, value in dict(raw.get("owner") or {}).items()}
+        """Marks that a process must carry besides: another demo on this machine has nodes of the same names."""
         self.faults: dict[int, str] = {}
         if not self.node or not 0 <= self.gpus <= MOST_GPUS:
             raise ValueError("node must be a name and gpus 0 to {}".format(MOST_GPUS))
@@ -141,8 +143,8 @@ class Holders:
         self._age: dict[int, int] = {}
         self._marked: dict[int, dict[str, str]] = {}
 
-    def scan(self, node: str) -> dict[int, list[int]]:
-        """GPU index to pids, in order."""
+    def scan(self, node: str, owner: dict[str, str]) -> dict[int, list[int]]:
+        """GPU index to pids, in order, of those processes that also carry the owner's marks."""
         present = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
         for pid in [pid for pid in self._age if pid not in present]:
             del self._age[pid]
@@ -155,7 +157,8 @@ class Holders:
                     self._look(pid)
         holders: dict[int, list[int]] = {}
         for pid, marks in sorted(self._marked.items()):
-            if marks.get("RAYDECK_NODE") != node or not self._is_outermost(pid, marks):
+            foreign = any(marks.get(name) != value for name, value in owner.items())
+            if foreign or marks.get("RAYDECK_NODE") != node or not self._is_outermost(pid, marks):
                 continue
             for text in marks["RAYDECK_GPU"].split(","):
                 index = whole(text)
@@ -226,7 +229,7 @@ class Simulated:
             time.sleep(HUNG_POLL_SECONDS)
             script = self._read()
         now = self._clock()
-        held = self._holders.scan(script.node)
+        held = self._holders.scan(script.node, script.owner)
         table = Table(list(range(script.gpus)))
         for index, device in enumerate(self._devices):
             pids = held.get(index, [])

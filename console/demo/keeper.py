@@ -118,6 +118,7 @@ class Keeper:
         simulated = self.folder / f"simulated-{name}.json"
         script = {
             "node": name,
+            "owner": {processes.MARK: self.demo},
             "gpus": gpus,
             "memory_total_bytes": GPU_MEMORY_BYTES,
             "power_limit_watts": GPU_POWER_WATTS,

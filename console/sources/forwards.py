@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from console.sources.sshlink import load_wire
 from jobs.errors import RaydeckError, Refused
 
 if TYPE_CHECKING:
@@ -108,10 +109,11 @@ class Forwards:
             # The client sees a connection that closes without a byte; the reason stands in the node's status.
             writer.transport.abort()
             return
+        wire = await load_wire()
         ways = [asyncio.create_task(_pump(reader, far_writer)), asyncio.create_task(_pump(far_reader, writer))]
         try:
             await asyncio.gather(*ways)
-        except OSError:
+        except (OSError, wire.asyncssh.Error):
             writer.transport.abort()
         finally:
             for way in ways:

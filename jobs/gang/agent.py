@@ -76,7 +76,7 @@ class Agent:
         self._address = address
         accelerators = ray.get_runtime_context().get_accelerator_ids()
         self._gpus = [str(gpu) for gpu in accelerators.get("GPU", [])]
-        self._folder = Path(tempfile.mkdtemp(prefix="raydeck-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="raydeck-gang-"))
         self._python = os.environ.get("RAYDECK_PYTHON") or sys.executable
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._log = Path(self._launch.attempt_directory) / f"torchrun-{index}.log"

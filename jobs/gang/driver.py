@@ -241,8 +241,7 @@ class Driver:
             return verdict.sentence(first)
         for member in self._gang.members:
             if code := member.report.torchrun_exit_code:
-                where = f"{member.node} ({member.address})"
-                return f"torchrun on {where} ended with exit code {code}: {member.report.torchrun_error}"
+                return f"torchrun on {member.node} ({member.address}) {verdict.how(code, member.report.torchrun_error)}"
         raise AssertionError("a failure was seen and nothing failed")
 
     def _how_they_left(self) -> str:

@@ -138,6 +138,7 @@ class Gang:
                     # The network to it is cut for the moment. Whether the node is dead is for Ray to find out.
                     pass
                 except RayError as error:
+                    print("DEBUG", type(error), str(error), [ (n["NodeID"][:6],n["Alive"], n.get("DeathReason"),n.get("DeathReasonMessage")) for n in ray.nodes()])
                     member.lost, member.asked_at = first_line(error), None
                 member.pending = None
 

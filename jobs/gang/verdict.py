@@ -58,15 +58,18 @@ def culprit(ended: Iterable[Ended]) -> Ended | None:
 
 def sentence(end: Ended) -> str:
     """``rank 1 on worker-2 (10.0.0.3) exited 1: ValueError: …``."""
-    where = f"rank {end.rank} on {end.node} ({end.address})"
-    error = f": {end.error}" if end.error else ", without a word in its log"
-    if end.exit_code >= 0:
-        return f"{where} exited {end.exit_code}{error}"
-    name = signal_name(-end.exit_code)
-    if -end.exit_code == signal.SIGKILL:
+    return f"rank {end.rank} on {end.node} ({end.address}) {how(end.exit_code, end.error)}"
+
+
+def how(exit_code: int, error: str) -> str:
+    """``exited 1: ValueError: …``, for a process whose last error line is known (or empty)."""
+    if exit_code >= 0:
+        return f"exited {exit_code}{f': {error}' if error else ', without a word in its log'}"
+    last = f"; its last line: {error}" if error else ", without a word in its log"
+    if -exit_code == signal.SIGKILL:
         # The kernel's out-of-memory killer leaves no trace in the process' own output.
-        return f"{where} was killed by {name}, possibly for want of memory; its last line{error}"
-    return f"{where} was ended by {name}{error}"
+        return f"was killed by SIGKILL, possibly for want of memory{last}"
+    return f"was ended by {signal_name(-exit_code)}{last}"
 
 
 def signal_name(number: int) -> str:

@@ -2,8 +2,9 @@
 
 NDJSON on standard output: ``{"event": "step", "name", "state": "start"|"done", "seconds"}``, then one ``{"event":
 "ready", "dashboard", "gcs", "ray_version", "nodes": [{"name", "node_id", "address", "raylet_pid", "gpus"}]}``, or
-``{"event": "failed", "sentence"}`` and exit code 1. It stops everything within 5 s when standard input closes, or on
-SIGTERM or SIGINT, and then says ``{"event": "stopped", "survivors": [pid, …]}``.
+``{"event": "failed", "sentence"}`` and exit code 1. A node whose raylet ends is told as ``{"event": "lost", "name"}``.
+It stops everything within 5 s when standard input closes, or on SIGTERM or SIGINT, and then says ``{"event": "stopped",
+"survivors": [pid, …]}``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +31,8 @@ from jobs.local import environment
 SOCKET_NAME_LIMIT = 107
 """Bytes that Linux allows in the name of a Unix socket."""
 SOCKET_NAME_BELOW = len("/s/99/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
+
+LOOK_EVERY_SECONDS = 0.25
 
 
 class _Stop(BaseException):
@@ -84,7 +88,10 @@ def main(arguments: list[str]) -> int:
             ray_version=cluster.RAY_VERSION,
             nodes=[dataclasses.asdict(node) for node in nodes],
         )
-        threading.Event().wait()
+        while True:
+            time.sleep(LOOK_EVERY_SECONDS)
+            for name in local.lost():
+                say(event="lost", name=name)
     except _Stop:
         pass
     except ImportError as error:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, cast
 
 import ray
@@ -75,6 +76,7 @@ class LocalCluster:
         # Ray's processes are tied to the *thread* that started them, so these threads last as long as the cluster.
         self._pool = ThreadPoolExecutor(max_workers=len(specs) + 1, thread_name_prefix="local-ray")
         self._head: _Head | None = None
+        self._raylets: dict[str, Popen[bytes]] = {}
 
     @property
     def dashboard(self) -> str:
@@ -96,7 +98,6 @@ class LocalCluster:
                     include_dashboard=True,
                     dashboard_host=DASHBOARD_HOST,
                     dashboard_port=self._dashboard_port,
-                    no_monitor=True,
                     _system_config=SYSTEM_CONFIG,
                 )
                 self._head = head = _Head(params, self._pool, self._progress)
@@ -113,7 +114,22 @@ class LocalCluster:
         except Exception as error:
             logs = self._temp_dir / "s"
             raise RaydeckError(f"the local Ray cluster did not start: {error!r}", f"Its logs are in {logs}") from error
-        return [_started(spec, node) for spec, node in zip(self._specs, nodes, strict=True)]
+        started: list[StartedNode] = []
+        for spec, node in zip(self._specs, nodes, strict=True):
+            raylet = self._raylets[spec.name] = node.all_processes["raylet"][0].process
+            started.append(StartedNode(spec.name, str(node.node_id), str(node.node_ip_address), raylet.pid, spec.gpus))
+        return started
+
+    def lost(self) -> list[str]:
+        """The names of nodes whose raylet has ended since the last call.
+
+        It has to be called while the cluster runs: a raylet that nobody waits for still has its process id, and its
+        workers, which look for that, would live on without it.
+        """
+        gone = [name for name, raylet in self._raylets.items() if raylet.poll() is not None]
+        for name in gone:
+            del self._raylets[name]
+        return gone
 
     def _start_worker(self, spec: NodeSpec, index: int, gcs_address: str) -> Node:
         with _step(self._progress, f"ray {spec.name}"):
@@ -168,17 +184,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((DASHBOARD_HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _started(spec: NodeSpec, node: Node) -> StartedNode:
-    raylet = node.all_processes["raylet"][0].process
-    return StartedNode(
-        name=spec.name,
-        node_id=str(node.node_id),
-        address=str(node.node_ip_address),
-        raylet_pid=int(raylet.pid),
-        gpus=spec.gpus,
-    )
 
 
 @contextlib.contextmanager

@@ -118,8 +118,8 @@ def test_the_first_in_time_is_to_blame_but_for_those_that_only_followed() -> Non
     [
         (ended(1, 1, 0, "ValueError: no"), "rank 1 on node-1 (10.0.0.1) exited 1: ValueError: no"),
         (ended(1, 3, 0), "rank 1 on node-1 (10.0.0.1) exited 3, without a word in its log"),
-        (ended(1, -11, 0, "x"), "rank 1 on node-1 (10.0.0.1) was ended by SIGSEGV: x"),
-        (ended(1, -63, 0, "x"), "rank 1 on node-1 (10.0.0.1) was ended by signal 63: x"),
+        (ended(1, -11, 0, "x"), "rank 1 on node-1 (10.0.0.1) was ended by SIGSEGV; its last line: x"),
+        (ended(1, -63, 0, "x"), "rank 1 on node-1 (10.0.0.1) was ended by signal 63; its last line: x"),
     ],
 )
 def test_a_failure_is_a_sentence(end: Ended, said: str) -> None:

@@ -171,17 +171,23 @@ def test_marks_are_found_after_an_exec_and_only_on_the_outermost_process(hold: H
     late = subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     assert late.stdin is not None
     try:
-        assert holders.scan("w1") == {0: [shell.pid]}
+        assert holders.scan("w1", {}) == {0: [shell.pid]}
         late.stdin.write(b"\n")
         late.stdin.close()
         until(lambda: Path(f"/proc/{late.pid}/comm").read_text().strip() == "sleep")
-        found = [holders.scan("w1") for _ in range(4)]
+        found = [holders.scan("w1", {}) for _ in range(4)]
         assert found[-1] == {0: [shell.pid], 2: [late.pid]}
     finally:
         late.kill()
         late.wait()
         for child in Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split():
             os.kill(int(child), 9)
+
+
+def test_a_process_of_another_demo_holds_nothing_here(hold: Hold) -> None:
+    rank = hold("0", 0, "sleep", "60")
+    assert Holders("/proc").scan("w1", {})[0] == [rank.pid]
+    assert rank.pid not in Holders("/proc").scan("w1", {"RAYDECK_DEMO": "mine"}).get(0, [])
 
 
 def test_a_lost_gpu_is_lost_and_comes_back(script: Path) -> None:
