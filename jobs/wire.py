@@ -17,8 +17,8 @@ POST   /v1/runs                     `LaunchRequest` → `Run` (201; 200 when the
 POST   /v1/runs/{run}/stop          `StopRequest` → `Run`
 ====== ============================ ========================================================================
 
-A refusal is ``{"error": {"sentence": …, "hint": …, "mistakes": [Mistake, …]}}`` with status 400 (makes no sense), 403 (not
-allowed), 404 (no such thing), 409 (wrong state) or 503 (Ray does not answer).
+A refusal is ``{"error": {"sentence": …, "hint": …, "mistakes": [Mistake, …]}}`` with status 400 (makes no sense), 403
+(not allowed), 404 (no such thing), 409 (wrong state) or 503 (Ray does not answer).
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ JOB_COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "state",
         "STATE",
-        10,
+        11,
         _of_run(
             lambda run: state_cell(run.state.value),
             lambda job: state_cell(RAY_STATES.get(job.status, "unknown"), job.status.lower()),
@@ -151,20 +151,20 @@ JOB_COLUMNS: tuple[Column[JobRow], ...] = (
     Column(
         "throughput",
         "THROUGHPUT",
-        16,
+        14,
         _progress(throughput_text),
         align="right",
         sort=_sort_progress(lambda p: p.throughput),
-        drop=2,
+        drop=1,
     ),
-    Column("checkpoint", "CKPT", 7, _of_run(lambda run: Cell(checkpoint_text(run), "muted")), align="right", drop=4),
+    Column("checkpoint", "CKPT", 7, _of_run(lambda run: Cell(checkpoint_text(run), "muted")), align="right", drop=5),
     Column(
         "user",
         "USER",
         8,
         _of_run(lambda run: Cell(safe(run.user), "muted")),
         sort=lambda r: r.job.run.user if r.job.run else "",
-        drop=5,
+        drop=6,
     ),
     Column(
         "age",
@@ -174,7 +174,7 @@ JOB_COLUMNS: tuple[Column[JobRow], ...] = (
         align="right",
         sort=lambda row: -_begun(row),
     ),
-    Column("why", "WHY", 20, why_text, grow=True, drop=1),
+    Column("why", "WHY", 20, why_text, grow=True, drop=4),
 )
 
 

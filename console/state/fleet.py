@@ -270,7 +270,7 @@ class FleetStore:
                 self.changed.add(node.name)
 
     def ray_answers(self, state: str, reason: str, at: float) -> None:
-        """Whether Ray's dashboard answers: ``ok``, ``down``, ``unauthorised``, ``refused``, ``unsupported``; a sentence."""
+        """Whether Ray's dashboard answers: ``ok``, ``down``, ``unauthorised``, ``refused``, ``unsupported``."""
         if self.ray.move(state, reason, at):
             self.changed.update(self.nodes)
 

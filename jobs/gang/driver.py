@@ -21,7 +21,7 @@ from jobs import checkpoint
 from jobs.errors import RaydeckError, Refused
 from jobs.gang import verdict
 from jobs.gang.echo import Echo
-from jobs.gang.members import Gang, Placement
+from jobs.gang.members import End, Gang, Placement
 from jobs.gang.progress import end_of
 from jobs.gang.record import Record
 from jobs.model import Launch, Outcome, Rank
@@ -236,7 +236,7 @@ class Driver:
         # A lost node takes its ranks' peers along, so it is the cause whatever they say.
         for member in self._gang.members:
             if member.lost:
-                return f"the agent on {member.node} ({member.address}) is lost: {member.lost}"
+                return member.lost
         if first := verdict.culprit(self._ends()):
             return verdict.sentence(first)
         for member in self._gang.members:
@@ -289,12 +289,14 @@ class Driver:
 
     def _finish(self, result: str, reason: str) -> Outcome:
         """End what is left, and write how it went."""
-        say(f"{result}: {reason}")
         failing = verdict.culprit(self._ends()) if self._gang and result == "failed" else None
-        survivors = self._gang.end() if self._gang else []
+        end = self._gang.end() if self._gang else End([], [])
         self._echo.copy(time.monotonic(), final=True)
-        if survivors:
-            say(f"these processes could not be ended: {survivors}")
+        if end.survivors:
+            reason += f"; these processes could not be ended: {', '.join(map(str, end.survivors))}"
+        if end.unanswered:
+            reason += f"; what is left on {', '.join(end.unanswered)} is not known, its guard ends it"
+        say(f"{result}: {reason}")
         self.record.read_progress()
         outcome = Outcome(
             verdict=result,
@@ -302,7 +304,7 @@ class Driver:
             first_failing_rank=failing.rank if failing else None,
             exit_codes={rank.rank: rank.exit_code for rank in self.record.status.ranks},
             checkpoint_step=self.record.read_checkpoint(),
-            survivors=survivors,
+            survivors=end.survivors,
         )
         self.record.write_outcome(outcome)
         return outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -20,11 +20,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from jobs.errors import RaydeckError, Unreachable
 from jobs.gang import placing
 from jobs.gang.agent import Agent, Facts, NodeReport
-from jobs.gang.verdict import first_line
+from jobs.gang.verdict import first_line, last_error
 from jobs.model import Launch
 
-ANSWER_SECONDS = 15.0
-"""How long the agents may take to end their node's processes; they bound it themselves."""
+ANSWER_SECONDS = 11.0
+"""How long the agents may take to end their node's processes; they bound it themselves, a little below this."""
 
 
 @dataclass(slots=True)
@@ -40,10 +40,20 @@ class Member:
     """Ray's handle of the agent."""
     report: NodeReport = field(default_factory=NodeReport)
     lost: str = ""
-    """Why the agent is gone, in words; empty while it lives."""
+    """A sentence on how the agent, or its node, was lost; empty while it lives."""
     asked_at: float | None = None
     """Since when there has been no answer, monotonic; None if there is one to the last question."""
     pending: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What is left after a gang was ended."""
+
+    survivors: list[int]
+    """Processes that could not be ended."""
+    unanswered: list[str]
+    """Nodes that did not say. There the guard sweeps, as soon as the agent is gone, and nobody hears of it."""
 
 
 class Placement:
@@ -138,8 +148,7 @@ class Gang:
                     # The network to it is cut for the moment. Whether the node is dead is for Ray to find out.
                     pass
                 except RayError as error:
-                    print("DEBUG", type(error), str(error), [ (n["NodeID"][:6],n["Alive"], n.get("DeathReason"),n.get("DeathReasonMessage")) for n in ray.nodes()])
-                    member.lost, member.asked_at = first_line(error), None
+                    member.lost, member.asked_at = _loss(member, error), None
                 member.pending = None
 
     def ask_to_leave(self) -> None:
@@ -148,23 +157,25 @@ class Gang:
             if not member.lost:
                 member.handle.ask_to_leave.remote()
 
-    def end(self) -> list[int]:
-        """End everything on all nodes, then the agents; gives the ids of processes that could not be ended."""
+    def end(self) -> End:
+        """End everything on all nodes, then the agents."""
         # Agents that were never told to start have nothing to end, and may not even be there to be asked.
         living = [member for member in self.members if self._started and not member.lost]
         references = [member.handle.end.remote() for member in living]
-        survivors: list[int] = []
+        survivors: set[int] = set()
+        unanswered = [member.node for member in self.members if member.lost]
         if references:
             ready, _ = ray.wait(references, num_returns=len(references), timeout=ANSWER_SECONDS)
             for member, reference in zip(living, references, strict=True):
                 try:
-                    survivors += ray.get(reference) if reference in ready else []
-                except RayError as error:
-                    # Its guard sweeps the node once the agent is gone.
-                    member.lost = first_line(error)
+                    if reference not in ready:
+                        raise GetTimeoutError("no answer")
+                    survivors.update(ray.get(reference))
+                except RayError:
+                    unanswered.append(member.node)
         for member in self.members:
             ray.kill(member.handle)
-        return sorted(set(survivors))
+        return End(sorted(survivors), sorted(unanswered))
 
     @staticmethod
     def _get(member: Member, reference: Any) -> Any:
@@ -177,7 +188,7 @@ class Gang:
             cause = getattr(error, "cause", None)
             if isinstance(cause, RaydeckError):
                 raise Unreachable(f"on {where}: {cause.sentence}") from error
-            raise Unreachable(f"the agent on {where} is lost: {first_line(error)}") from error
+            raise Unreachable(_loss(member, error)) from error
 
 
 def _failed(reference: Any) -> bool:
@@ -186,6 +197,19 @@ def _failed(reference: Any) -> bool:
     except RayError:
         return True
     return False
+
+
+def _loss(member: Member, error: RayError) -> str:
+    where = f"{member.node} ({member.address})"
+    for node in ray.nodes():
+        if node["NodeID"] == member.node_id and not node["Alive"]:
+            why = node.get("DeathReasonMessage") or "no reason is given"
+            return f"{where} is lost: Ray has declared the node dead ({why})"
+    if "creation task" in str(error):
+        return f"the agent on {where} could not start: {last_error(str(error))}"
+    if isinstance(error, ActorDiedError):
+        return f"the agent on {where} is lost: its process was killed, or crashed"
+    return f"the agent on {where} is lost: {first_line(error)}"
 
 
 def _rooms() -> list[placing.NodeRoom]:

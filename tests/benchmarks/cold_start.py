@@ -5,6 +5,7 @@ Budget: within 1.2 times the bare app. Times are from starting the process to th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -47,10 +48,8 @@ def first_paint(argv: list[str], marker: bytes, environ: dict[str, str]) -> floa
         deadline = time.monotonic() + 5
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if select.select([terminal], [], [], 0.02)[0]:
-                try:
+                with contextlib.suppress(OSError):
                     os.read(terminal, 65536)
-                except OSError:
-                    pass
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
         os.close(terminal)

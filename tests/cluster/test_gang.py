@@ -274,6 +274,10 @@ def test_a_killed_agent_ends_the_gang_and_is_named(ray_cluster: RayOnThisMachine
     outcome = gang.outcome()
     node = next(node for node in ray_cluster.nodes.values() if node["node_id"] == rank.node_id)
     assert outcome.verdict == "failed"
-    assert outcome.reason.startswith(f"the agent on {node['name']} ({node['address']}) is lost: ")
+    who = f"the agent on {node['name']} ({node['address']})"
+    assert outcome.reason == (
+        f"{who} is lost: its process was killed, or crashed; what is left on {node['name']} is not known, "
+        "its guard ends it"
+    )
     gang.gone()
     assert time.monotonic() - began < 2 * GONE_SECONDS

@@ -61,13 +61,14 @@ def _sample(gpus: int, busy: int, second: int, lost: bool = False) -> Sample:
         "memory_utilization_percent": [value // 2 for value in load],
         "memory_used_bytes": [62 * GB if index < busy else 4 * 1024**2 for index in range(gpus)],
         "power_watts": [640.0 + 20 * math.sin(second / 20) if index < busy else 70.0 for index in range(gpus)],
-        "temperature_celsius": [87 if index == 0 and busy > 1 else 64 if index < busy else 35 for index in range(gpus)],
+        "temperature_celsius": [87 if index < min(busy, 1) else 64 if index < busy else 35 for index in range(gpus)],
         "sm_clock_mhz": [1980 if index < busy else 345 for index in range(gpus)],
         "memory_clock_mhz": [2619] * gpus,
         "throttle_reasons": [4 if index < busy else 1 for index in range(gpus)],
     }
     if lost:
         columns = {name: [*values[:3], None] for name, values in columns.items()}
+    disk = Disk("/mnt/output", int(4.1e12 if gpus else 9.7e12), int(1e13))
     return Sample(
         seq=second,
         driver=Driver("ok" if gpus else "none"),
@@ -78,7 +79,7 @@ def _sample(gpus: int, busy: int, second: int, lost: bool = False) -> Sample:
             Process(index, 4000 + index, "alice", "python lm.py --steps 2000", 62 * GB, "lm-k3f9qz", 1, index)
             for index in range(busy)
         ],
-        host=Host(41.0, 12.5, 180 * GB, 512 * GB, 1.2e6, 3.4e6, [Disk("/mnt/output", int(9.7e12 if not gpus else 4.1e12), int(1e13))]),
+        host=Host(41.0, 12.5, 180 * GB, 512 * GB, 1.2e6, 3.4e6, [disk]),
     )
 
 
