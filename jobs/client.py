@@ -49,6 +49,10 @@ class _Entries(_Lenient):
     entries: list[AuditEntry]
 
 
+class _Verified(_Lenient):
+    broken: str
+
+
 class _Told(_Lenient):
     sentence: str
     hint: str = ""
@@ -104,6 +108,11 @@ class ControllerClient:
     async def audit(self, limit: int = 200) -> list[AuditEntry]:
         """What was asked for, allowed or not, newest first."""
         return self._as(_Entries, await self._answer("GET", "/v1/audit", params={"limit": str(limit)})).entries
+
+    async def audit_broken(self) -> str:
+        """Where the audit log's chain of hashes does not hold, in words; empty if it holds."""
+        answer = await self._answer("GET", "/v1/audit", params={"limit": "1", "verify": "1"})
+        return self._as(_Verified, answer).broken
 
     async def put_package(self, digest: str, content: bytes) -> bool:
         """Sends the code that a launch refers to: True if it is new there."""

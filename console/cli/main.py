@@ -201,12 +201,13 @@ def logs(call: Call, name: str, **options: Any) -> int:
 @command_line.command()
 @_json
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--verify", is_flag=True, help="Check the chain of hashes; exit 1 if it does not hold.")
 @click.pass_obj
-def audit(call: Call, as_json: bool, limit: int) -> int:
+def audit(call: Call, as_json: bool, limit: int, verify: bool) -> int:
     """What was asked for, by whom, allowed or not."""
     from console.cli import reads
 
-    return _run(reads.audit(call.context(), limit, as_json))
+    return _run(reads.audit(call.context(), limit, verify, as_json))
 
 
 @command_line.command()

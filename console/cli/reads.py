@@ -12,8 +12,9 @@ from typing import Any
 
 from console.cli import output
 from console.cli.keys import ask_on_terminal
-from console.render.cells import redact, safe
+from console.render.cells import safe
 from console.render.documents import gpu_document, job_document, node_document, run_document
+from console.render.redact import redact
 from console.settings import Context, Settings, demo_contexts
 from console.sources.runlog import RunLog
 from console.sources.session import Session
@@ -219,11 +220,19 @@ async def _until_ended(session: Session, name: str, reading: asyncio.Future[None
     await reading
 
 
-async def audit(context: Context, limit: int, as_json: bool) -> int:
-    """What was asked for."""
+async def audit(context: Context, limit: int, verify: bool, as_json: bool) -> int:
+    """What was asked for; or whether anybody has changed what stands there."""
     async with opened(context, probes=False, ray=False) as session:
         await with_controller(session)
-        entries = [entry.model_dump() for entry in await (await session.controller()).audit(limit)]
+        client = await session.controller()
+        if verify:
+            broken = await client.audit_broken()
+            if as_json:
+                output.document({"whole": not broken, "broken": broken or None})
+            else:
+                output.say(broken or "the audit log is whole: every entry carries the hash of the one before")
+            return output.FAILED if broken else output.DONE
+        entries = [entry.model_dump() for entry in await client.audit(limit)]
     if as_json:
         output.document(entries)
     else:

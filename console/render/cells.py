@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from rich.cells import cell_len, get_character_cell_size
 
-from console.render.safe import UNSHOWN, glyph, is_ascii, redact, safe, use_ascii
+from console.render.safe import UNSHOWN, glyph, is_ascii, safe, use_ascii
 from probes.reading import ERROR, STALE, UNSUPPORTED, Missing
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "mini_bars",
     "percent",
     "reading",
-    "redact",
     "safe",
     "seconds_text",
     "spans_of",

@@ -8,7 +8,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from console.render.cells import Cell, cell_len, count, fit, redact, safe
+from console.render.cells import Cell, cell_len, count, fit, safe
+from console.render.redact import redact
 from console.widgets.buffer import LogLine
 from console.widgets.paint import Palette
 

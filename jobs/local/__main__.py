@@ -76,9 +76,11 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_stop_when_input_closes, name="stdin", daemon=True).start()
     code = 0
     try:
+        began = time.monotonic()
         step("import ray", None)
         from jobs.local import cluster  # ray is imported only now, in the prepared environment
 
+        step("import ray", time.monotonic() - began)
         local = cluster.LocalCluster(specs, temp_dir, step, options.dashboard_port)
         nodes = local.start()
         say(

@@ -26,7 +26,6 @@ from console.render.cells import (
     mini_bars,
     percent,
     reading,
-    redact,
     safe,
     seconds_text,
     sparkline,
@@ -34,6 +33,7 @@ from console.render.cells import (
     use_ascii,
 )
 from console.render.curve import curve, limits, thin
+from console.render.redact import redact
 from probes.reading import ERROR, STALE, UNSUPPORTED, Missing
 
 patient = settings(deadline=None)
