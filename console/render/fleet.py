@@ -14,6 +14,7 @@ from console.render.cells import (
     age,
     bar,
     bytes_text,
+    glyph,
     level_sign,
     level_style,
     reading,
@@ -77,6 +78,11 @@ class DeviceRow:
             if process.device == self.index and process.run:
                 return process.run, process.rank
         return None
+
+
+def celsius(value: float) -> str:
+    """A temperature."""
+    return f"{value:.0f}" + glyph("°C", "C")
 
 
 def load_style(percent: float) -> str:
@@ -207,9 +213,7 @@ NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
         "hottest",
         "TEMP",
         6,
-        lambda row: _number(
-            row, _hottest(row), lambda v: f"{v:.0f}°C", "warn" if (_hottest(row) or 0) >= HOT_CELSIUS else ""
-        ),
+        lambda row: _number(row, _hottest(row), celsius, "warn" if (_hottest(row) or 0) >= HOT_CELSIUS else ""),
         align="right",
         sort=lambda row: _hottest(row) or -1,
         drop=1,
@@ -339,7 +343,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceRow], ...] = (
         "temperature",
         "TEMP",
         5,
-        _device("temperature_celsius", lambda v: f"{v:.0f}°C", lambda v: "warn" if v >= HOT_CELSIUS else ""),
+        _device("temperature_celsius", celsius, lambda v: "warn" if v >= HOT_CELSIUS else ""),
         align="right",
         sort=lambda row: _value(row.node, row.index, "temperature_celsius") or -1,
     ),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from console.render.cells import Cell, Spans, age, bytes_text, safe, sparkline, state_cell
+from console.render.cells import Cell, Spans, age, bytes_text, glyph, safe, sparkline, state_cell
 from console.render.documents import gpu_document, node_document
 from console.render.fleet import DEVICE_COLUMNS, PROCESS_COLUMNS, DeviceRow
 from console.screens.base import DeckScreen, bindings_for
@@ -170,6 +170,7 @@ class NodeScreen(DeckScreen):
             values = _squeezed(list(rings[column]) if rings else [], room)
             known = [value for value in values if value is not None]
             line = sparkline(values, room, low=low, high=high)
+            unit = glyph(unit, unit.lstrip("°"))
             tail = f" {known[-1]:.0f} {unit}, max {max(known):.0f}" if known else " no figure"
             lines.append((Cell(head, "muted"), Cell(line, "busy"), Cell(tail, "" if known else "muted")))
         return lines

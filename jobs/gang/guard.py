@@ -1,8 +1,9 @@
 """Owns the last word on a node: when its agent is gone, however it went, nothing of the attempt stays behind.
 
 ``python -m jobs.gang.guard FOLDER NAME=VALUE…`` leaves its parent at once, waits until standard input closes (its
-other end is the agent's), then ends every process with those marks in its environment and removes the agent's folder.
-Ranks die with their parents anyway; this is for what they started in sessions of its own. Standard library only.
+other end is the agent's), then ends every process with those marks in its environment and removes the agent's folder
+(an empty text removes none). Ranks die with their parents anyway; this is for what they started in sessions of its own.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def main(folder: str, marks: dict[str, str]) -> None:
     while os.read(0, 4096):
         continue
     end(lambda: marked(marks), POLITE_SECONDS, LIMIT_SECONDS)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ SOCKET_NAME_LIMIT = 107
 SOCKET_NAME_BELOW = len("/s/99/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store.99")
 
 LOOK_EVERY_SECONDS = 0.25
+GUARD_LIMIT_SECONDS = 30.0
 
 
 class _Stop(BaseException):
@@ -63,7 +64,9 @@ def main(arguments: list[str]) -> int:
     def say(**event: Any) -> None:
         # With nobody listening any more the input is closed too, and that is what ends us, in order.
         with said, contextlib.suppress(BrokenPipeError):
-            print(json.dumps(event), flush=True)
+            # In one piece: a stop may interrupt anywhere.
+            sys.stdout.write(json.dumps(event) + "\n")
+            sys.stdout.flush()
 
     def step(name: str, seconds: float | None) -> None:
         if seconds is None:
@@ -71,6 +74,9 @@ def main(arguments: list[str]) -> int:
         else:
             say(event="step", name=name, state="done", seconds=round(seconds, 2))
 
+    # Kept for as long as this process lives: the guard acts when its input closes.
+    guard = environment.start_guard(temp_dir)
+    guard.wait(GUARD_LIMIT_SECONDS)
     environment.prepare(temp_dir)
     _stop_on_signal()
     threading.Thread(target=_stop_when_input_closes, name="stdin", daemon=True).start()

@@ -1,6 +1,6 @@
 """Owns the Ray cluster on this machine that the demo and the tests run on: a head and workers with simulated GPUs.
 
-It must never touch another Ray here: own folder, own addresses on the loopback network, own free ports. Ray's node
+It must never touch another Ray here: own folder, own free ports, and all of them on the loopback address. Ray's node
 class is used directly, not `ray.cluster_utils.Cluster`, since that one starts nodes one after the other, takes over the
 signal handlers and writes the machine-wide address file. Import this only after `environment.prepare`.
 """
@@ -24,9 +24,9 @@ from ray._private.utils import write_ray_address
 from ray.experimental.internal_kv import _initialize_internal_kv
 
 from jobs.errors import RaydeckError
+from jobs.local import environment
 from jobs.local.environment import NodeSpec, StartedNode
 
-DASHBOARD_HOST = "127.0.0.1"
 OBJECT_STORE_BYTES = 80 * 2**20
 NODE_LIMIT_SECONDS = 60
 SYSTEM_CONFIG: dict[str, Any] = {
@@ -81,7 +81,7 @@ class LocalCluster:
     @property
     def dashboard(self) -> str:
         """``host:port`` of the dashboard."""
-        return f"{DASHBOARD_HOST}:{self._dashboard_port}"
+        return f"{environment.ADDRESS}:{self._dashboard_port}"
 
     @property
     def gcs(self) -> str:
@@ -96,7 +96,7 @@ class LocalCluster:
                 params = self._params(head_spec, 0)
                 params.update(
                     include_dashboard=True,
-                    dashboard_host=DASHBOARD_HOST,
+                    dashboard_host=environment.ADDRESS,
                     dashboard_port=self._dashboard_port,
                     _system_config=SYSTEM_CONFIG,
                 )
@@ -161,7 +161,7 @@ class LocalCluster:
             memory=spec.memory_bytes,
             labels={"raydeck.io/node": spec.name},
             object_store_memory=OBJECT_STORE_BYTES,
-            node_ip_address=address(index),
+            node_ip_address=environment.ADDRESS,
             node_manager_port=0,
             min_worker_port=0,
             max_worker_port=0,
@@ -171,18 +171,10 @@ class LocalCluster:
         )
 
 
-def address(index: int) -> str:
-    """The address of a node, the head being 0: on the loopback network, so that nobody outside reaches it.
-
-    Not 127.0.0.1, which Ray's clients replace by the machine's outer address, where nothing listens.
-    """
-    return f"127.82.{index // 250}.{index % 250 + 1}"
-
-
 def free_port() -> int:
     """A port of the loopback address that nobody uses now; the kernel picks above Ray's own worker range."""
     with socket.socket() as probe:
-        probe.bind((DASHBOARD_HOST, 0))
+        probe.bind((environment.ADDRESS, 0))
         return int(probe.getsockname()[1])
 
 

@@ -6,6 +6,8 @@ Free of ray, since it has to run before ray is imported.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,8 @@ MARK = "RAYDECK_LOCAL_CLUSTER"
 
 POLITE_SECONDS = 1.0
 LIMIT_SECONDS = 5.0
+ADDRESS = "127.0.0.1"
+"""Of all nodes: nobody outside of the machine may reach them."""
 
 
 class NodeSpec(BaseModel):
@@ -45,6 +49,15 @@ class StartedNode:
     gpus: int
 
 
+def start_guard(temp_dir: Path) -> subprocess.Popen[bytes]:
+    """Start what ends the cluster when this process cannot do it any more. Call it before `prepare`.
+
+    Most of Ray's processes die with this one, but not all: those of a node that was killed, for one.
+    """
+    command = [sys.executable, "-m", "jobs.gang.guard", "", f"{MARK}={temp_dir}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def prepare(temp_dir: Path) -> None:
     """Set this process' environment so that Ray, once imported, keeps to ``temp_dir`` and to itself."""
     for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"):
@@ -52,6 +65,9 @@ def prepare(temp_dir: Path) -> None:
     os.environ[MARK] = str(temp_dir)
     os.environ["RAY_TMPDIR"] = str(temp_dir)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray listens on loopback only if its nodes' address is exactly this one; but its clients then replace it by the
+    # machine's outer address, where nothing answers, unless they are told that this is no machine for clusters.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     # With no mode set, Ray turns tokens on where the person has one for another cluster.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
