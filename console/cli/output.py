@@ -78,5 +78,8 @@ def failure(error: RaydeckError, as_json: bool) -> int:
     for mistake in mistakes:
         near = f" (did you mean {mistake.suggestion}?)" if mistake.suggestion else ""
         note(safe(f"{mistake.file}:{mistake.line}:{mistake.column}: {mistake.message}{near}"))
-    note(f"raydeck: {safe(str(error))}")
+    if mistakes:
+        note(f"raydeck: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)} in {safe(mistakes[0].file)}")
+    else:
+        note(f"raydeck: {safe(str(error))}")
     return error.exit_code

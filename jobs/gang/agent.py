@@ -146,11 +146,9 @@ class Agent:
         """End all of this attempt on this node, and give the ids of what could not be ended: empty is the promise."""
 
         def find() -> list[processes.Process]:
-            if self._torchrun is None or self._torchrun.poll() is not None:
-                return processes.marked(self._marks)
-            # Once torchrun is gone its descendants are no longer known as such, so they are all found before.
-            found = {*processes.marked(self._marks), *processes.tree(self._torchrun.pid)}
-            return sorted(found, key=lambda process: process.pid)
+            running = self._torchrun is not None and self._torchrun.poll() is None
+            tree = processes.tree(self._torchrun.pid) if self._torchrun and running else []
+            return [*processes.marked(self._marks), *tree]
 
         return processes.end(find, POLITE_SECONDS, LIMIT_SECONDS)
 

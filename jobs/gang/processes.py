@@ -1,4 +1,8 @@
-"""Owns finding and ending processes on this node by the mark in their environment. Standard library only."""
+"""Owns finding and ending processes on this node: by the mark in their environment, and by whose children they are.
+
+The mark leads to all that were started, in whatever session; but a program that renames itself may write over what the
+kernel shows of its environment, so the tree is looked at too. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -78,12 +82,18 @@ def send(process: Process, number: signal.Signals) -> None:
 def end(find: Callable[[], Iterable[Process]], polite_seconds: float, limit_seconds: float) -> list[int]:
     """End all that ``find`` gives until it gives none: SIGTERM once each, SIGKILL after ``polite_seconds``.
 
-    Looks again until nothing is found, so what is started meanwhile is ended too. Gives the ids of those that were
-    still there after ``limit_seconds`` (a process in the kernel's uninterruptible sleep cannot be ended).
+    Looks again until nothing is found, so what is started meanwhile is ended too, and forgets none that it has seen: a
+    process is no longer found in a tree whose root has ended. Gives the ids of those that were still there after
+    ``limit_seconds`` (a process in the kernel's uninterruptible sleep cannot be ended).
     """
     began = time.monotonic()
+    seen: set[Process] = set()
     asked: set[Process] = set()
-    while left := list(find()):
+    while True:
+        seen.update(find())
+        left = [process for process in seen if alive(process)]
+        if not left:
+            break
         waited = time.monotonic() - began
         if waited > limit_seconds:
             break
@@ -94,7 +104,7 @@ def end(find: Callable[[], Iterable[Process]], polite_seconds: float, limit_seco
                 asked.add(process)
                 send(process, signal.SIGTERM)
         time.sleep(_LOOK_EVERY_SECONDS)
-    return [process.pid for process in left]
+    return sorted(process.pid for process in left)
 
 
 def _pids() -> list[int]:

@@ -7,6 +7,7 @@ without taking its exit status away. Notes are ``FOLDER/exit-R.json``: ``{"rank"
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -18,11 +19,15 @@ from typing import Any
 from jobs.gang.rank import die_with_parent
 
 _LOOK_EVERY_SECONDS = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(folder: Path, agent: int, first_rank: int, ranks: int, arguments: list[str]) -> int:
     """Run torchrun's ``arguments``; gives its exit code."""
     die_with_parent(agent)
+    # What the ranks leave behind becomes our child and not init's, so that it is found in our tree.
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
     (folder / "torchrun.pid").write_text(str(os.getpid()), encoding="ascii")
     for rank in range(first_rank, first_rank + ranks):
         threading.Thread(target=_watch, args=(folder, rank), name=f"rank-{rank}", daemon=True).start()

@@ -78,5 +78,11 @@ def marked(temp_dir: Path) -> list[processes.Process]:
 
 
 def sweep(temp_dir: Path) -> list[int]:
-    """End all processes of the cluster; gives the ids of those that could not be ended."""
-    return processes.end(lambda: marked(temp_dir), POLITE_SECONDS, LIMIT_SECONDS)
+    """End all processes of the cluster, this one's children; gives the ids of those that could not be ended."""
+
+    def find() -> list[processes.Process]:
+        # Ray's own processes rename themselves, and some then show no environment: only the tree leads to them.
+        children = [process for process in processes.tree(os.getpid()) if process.pid != os.getpid()]
+        return [*marked(temp_dir), *children]
+
+    return processes.end(find, POLITE_SECONDS, LIMIT_SECONDS)

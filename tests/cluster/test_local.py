@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from jobs.gang import processes
 from jobs.local import environment
 from tests.cluster.conftest import NODES, RayOnThisMachine, wait_for
 
@@ -36,7 +37,7 @@ def folder() -> Generator[Path]:
     """For Ray's files; pytest's own folders have names that are too long for Ray's sockets."""
     made = Path(tempfile.mkdtemp(prefix="rd-"))
     yield made
-    assert environment.sweep(made) == []
+    assert processes.end(lambda: environment.marked(made), 0.0, 10.0) == []
     shutil.rmtree(made)
 
 
@@ -93,9 +94,12 @@ def test_a_lost_node_is_told_within_seconds_and_a_killed_parent_takes_all_along(
             return {row["labels"]["raydeck.io/node"] for row in rows if row["state"] == "DEAD"} == {"worker-2"}
 
         wait_for("worker-2 dead", dead, 20)
+        family = {*processes.tree(child.pid), *environment.marked(folder)}
+        assert len(family) > 15
         child.kill()
         child.wait(10)
-        wait_for("all gone", lambda: not environment.marked(folder), 20)
+        wait_for("all gone", lambda: not any(processes.alive(process) for process in family), 20)
+        assert environment.marked(folder) == []
     finally:
         child.kill()
         child.communicate(timeout=20)
@@ -107,6 +111,7 @@ def test_it_stops_while_it_starts(folder: Path) -> None:
     assert child.stdin is not None
     head = {"event": "step", "name": "ray dashboard", "state": "start"}
     assert head in (json.loads(line) for line in child.stdout)
+    family = processes.tree(child.pid)
     began = time.monotonic()
     child.stdin.close()
     child.stdin = None
@@ -114,6 +119,7 @@ def test_it_stops_while_it_starts(folder: Path) -> None:
     assert json.loads(output.splitlines()[-1]) == {"event": "stopped", "survivors": []}, errors
     assert child.returncode == 0
     assert time.monotonic() - began < 10
+    assert not any(processes.alive(process) for process in family)
     assert environment.marked(folder) == []
     assert list(folder.iterdir()) == []
 
