@@ -34,8 +34,10 @@ class HttpTransport:
 
     @classmethod
     def to_socket(cls, path: str) -> HttpTransport:
-        """To a server on a Unix socket of this machine."""
+        """To a server on a Unix socket of this machine. Needs a running loop."""
         import httpx
+
+        _spare_cancelled_reads(asyncio.get_running_loop())
 
         pool = httpx.AsyncHTTPTransport(uds=path, limits=_limits(), trust_env=False)
         return cls(path, _client("http://controller", pool))
@@ -94,6 +96,29 @@ class HttpTransport:
             yield _Streamed(answer)
         finally:
             await answer.aclose()
+
+
+def _spare_cancelled_reads(loop: asyncio.AbstractEventLoop) -> None:
+    """Say nothing of a read that was cancelled in the moment in which its data came.
+
+    anyio, below httpx, waits for a Unix socket with ``add_reader(future.set_result)``. When a stream is given up just as
+    bytes arrive, the loop finds that future cancelled already and reports a failed callback. Nothing has failed: nobody
+    wants those bytes any more. Every other report goes where it went before.
+    """
+    before = loop.get_exception_handler()
+    if before is not None and before.__name__ == "spare":
+        return
+
+    def spare(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        cancelled = isinstance(context.get("exception"), asyncio.InvalidStateError)
+        if cancelled and "Future.set_result" in repr(context.get("handle")):
+            return
+        if before is not None:
+            before(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(spare)
 
 
 class _Streamed:

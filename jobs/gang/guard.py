@@ -3,7 +3,7 @@
 ``python -m jobs.gang.guard FOLDER NAME=VALUE…`` leaves its parent at once, waits until standard input closes (its
 other end is the agent's), then ends every process with those marks in its environment and removes the agent's folder
 (an empty text removes none). Ranks die with their parents anyway; this is for what they started in sessions of its own.
-Standard library only.
+A line ``PID STARTED`` on standard input names one more process to end. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 
-from jobs.gang.processes import end, marked
+from jobs.gang.processes import Process, end, marked
 
 LIMIT_SECONDS = 30.0
 POLITE_SECONDS = 0.5
@@ -27,9 +27,13 @@ def main(folder: str, marks: dict[str, str]) -> None:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    while os.read(0, 4096):
-        continue
-    end(lambda: marked(marks), POLITE_SECONDS, LIMIT_SECONDS)
+    named = b""
+    while chunk := os.read(0, 65536):
+        named += chunk
+    # Who was killed while it wrote leaves half a line, and half a number is another one.
+    whole = named[: named.rfind(b"\n") + 1].splitlines()
+    others = [Process(int(pid), int(started)) for pid, started in (line.split() for line in whole)]
+    end(lambda: [*others, *marked(marks)], POLITE_SECONDS, LIMIT_SECONDS)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
 

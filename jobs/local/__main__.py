@@ -89,6 +89,7 @@ def main(arguments: list[str]) -> int:
         step("import ray", time.monotonic() - began)
         local = cluster.LocalCluster(specs, temp_dir, step, options.dashboard_port)
         nodes = local.start()
+        environment.tell_guard(guard)
         say(
             event="ready",
             dashboard=local.dashboard,

@@ -58,6 +58,14 @@ def start_guard(temp_dir: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def tell_guard(guard: subprocess.Popen[bytes]) -> None:
+    """Name this process' children to the guard: some of Ray's rename themselves, and their mark is then gone."""
+    assert guard.stdin is not None
+    children = (child for child in processes.tree(os.getpid()) if child.pid != os.getpid())
+    guard.stdin.write("".join(f"{child.pid} {child.started}\n" for child in children).encode())
+    guard.stdin.flush()
+
+
 def prepare(temp_dir: Path) -> None:
     """Set this process' environment so that Ray, once imported, keeps to ``temp_dir`` and to itself."""
     for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"):
