@@ -101,9 +101,9 @@ class HttpTransport:
 def _spare_cancelled_reads(loop: asyncio.AbstractEventLoop) -> None:
     """Say nothing of a read that was cancelled in the moment in which its data came.
 
-    anyio, below httpx, waits for a Unix socket with ``add_reader(future.set_result)``. When a stream is given up just as
-    bytes arrive, the loop finds that future cancelled already and reports a failed callback. Nothing has failed: nobody
-    wants those bytes any more. Every other report goes where it went before.
+    anyio, below httpx, waits for a Unix socket with ``add_reader(future.set_result)``. When a stream is given up just
+    as bytes arrive, the loop finds that future cancelled already and reports a failed callback. Nothing has failed:
+    nobody wants those bytes any more. Every other report goes where it went before.
     """
     before = loop.get_exception_handler()
     if before is not None and before.__name__ == "spare":

@@ -1,4 +1,4 @@
-"""The HTTP transport on a Unix socket: a stream that is given up as its data comes is no error, and others still are."""
+"""The HTTP transport on a Unix socket: a stream given up as its data comes is no error, and others still are."""
 
 from __future__ import annotations
 

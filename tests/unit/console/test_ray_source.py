@@ -45,7 +45,16 @@ class Recorded:
         raise AssertionError("nothing is streamed from Ray")
 
 
-async def watch(recorded: Recorded, until: Callable[[FleetStore, WorkStore], bool]) -> tuple[FleetStore, WorkStore]:
+async def until(condition: Callable[[], bool]) -> None:
+    """A condition, within 5 s."""
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 5 s")
+
+
+async def watch(recorded: Recorded, known: Callable[[FleetStore, WorkStore], bool]) -> tuple[FleetStore, WorkStore]:
     """Watch until something is known, within 5 s."""
     fleet, work = FleetStore(), WorkStore()
 
@@ -54,12 +63,9 @@ async def watch(recorded: Recorded, until: Callable[[FleetStore, WorkStore], boo
 
     task = asyncio.create_task(RayWatcher(connect, fleet, work).run())
     try:
-        for _ in range(500):
-            if until(fleet, work):
-                return fleet, work
-            assert not task.done(), task.exception()
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"not within 5 s: {fleet.ray}")
+        await until(lambda: task.done() or known(fleet, work))
+        assert not task.done(), task.exception()
+        return fleet, work
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -124,13 +130,11 @@ async def test_what_was_known_stays_with_its_age_when_ray_goes_away() -> None:
     watcher = RayWatcher(connect, fleet, work)
     task = asyncio.create_task(watcher.run())
     try:
-        while fleet.ray.state != "ok":
-            await asyncio.sleep(0.01)
+        await until(lambda: fleet.ray.state == "ok")
         nodes = dict(fleet.nodes)
         recorded.instead = _down
-        while fleet.ray.state == "ok":
-            watcher.refresh()
-            await asyncio.sleep(0.01)
+        watcher.refresh()
+        await until(lambda: fleet.ray.state == "down")
         assert fleet.nodes == nodes
         assert fleet.ray_read_at is not None
         assert "what is shown of Ray is 30 s old" in fleet.findings(fleet.ray_read_at + 30)[-1].text
