@@ -253,9 +253,13 @@ def test_a_stop_ends_what_does_not_listen(ray_cluster: RayOnThisMachine, output:
     assert gang.left() == []
 
 
-def test_nothing_outlives_a_killed_driver(ray_cluster: RayOnThisMachine, output: Path, hold: Path) -> None:
-    gang = Gang(ray_cluster, hold, launch(output, "orphan"))
-    gang.until("running")
+def test_it_keeps_off_a_node_and_nothing_outlives_a_killed_driver(
+    ray_cluster: RayOnThisMachine, output: Path, hold: Path
+) -> None:
+    excluded, allowed = (ray_cluster.nodes[name]["node_id"] for name in ("worker-1", "worker-2"))
+    gang = Gang(ray_cluster, hold, launch(output, "orphan", nodes=1, excluded_node_ids=[excluded]))
+    assert [rank.node_id for rank in gang.until("running").ranks] == [allowed]
+    assert len(gang.left()) >= 2
     driver = wait_for("the driver's id", lambda: (ray_cluster.job(gang.launch.run)["driver_info"] or {}).get("pid"))
     os.kill(int(driver), signal.SIGKILL)
     gang.gone()
