@@ -1,8 +1,6 @@
-"""A small character language model, trained data-parallel: the sample that shows a run from its start to its resume.
+"""A small character language model, trained with DDP: the sample that shows a run from its start to its resume.
 
-Any GPU or none: NCCL where there are GPUs, gloo elsewhere. Gradients are averaged and applied by hand, in one exchange
-a step: `DistributedDataParallel` and `torch.optim` load PyTorch's compiler when they are first used. That costs each
-rank three seconds of CPU, longer than this small model needs for its first steps.
+Any GPU or none: NCCL where there are GPUs, gloo elsewhere.
 
 The settings are the workflow's ``training`` section; what this script adds to it stands under ``training.parameters``:
 ``steps``, ``pause_seconds`` (after each step, so that a machine which simulates a cluster keeps some room),
@@ -23,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 import jobs
 from jobs import checkpoint
@@ -115,58 +115,20 @@ def pick(text: Tensor, sequences: int, step: int, rank: int, seed: int) -> Tenso
     return torch.stack([text[start : start + CONTEXT + 1] for start in starts.tolist()])
 
 
-class Adam:
-    """Adam on the model's parameters as one vector, the same on all ranks since they see the same gradient."""
-
-    def __init__(self, model: nn.Module, learning_rate: float) -> None:
-        self._parameters = list(model.parameters())
-        self._learning_rate = learning_rate
-        size = sum(parameter.numel() for parameter in self._parameters)
-        self._mean = torch.zeros(size, device=self._parameters[0].device)
-        self._square = torch.zeros_like(self._mean)
-
-    def gradient(self) -> Tensor:
-        """This rank's gradient, taken off the parameters."""
-        gradient = torch.cat([parameter.grad.flatten() for parameter in self._parameters if parameter.grad is not None])
-        for parameter in self._parameters:
-            parameter.grad = None
-        return gradient
-
-    def apply(self, gradient: Tensor, step: int) -> None:
-        """Move the parameters by the gradient of a step, counted from 1."""
-        gradient = gradient / gradient.norm().clamp(min=1.0)
-        self._mean.lerp_(gradient, 0.1)
-        self._square.lerp_(gradient.square(), 0.01)
-        mean, square = self._mean / (1 - 0.9**step), self._square / (1 - 0.99**step)
-        rate = self._learning_rate * min(1.0, step / WARM_UP_STEPS)
-        with torch.no_grad():
-            vector = nn.utils.parameters_to_vector(self._parameters)
-            nn.utils.vector_to_parameters(vector - rate * mean / (square.sqrt() + 1e-8), self._parameters)
-
-    def state(self) -> dict[str, Tensor]:
-        """What has to be kept to go on the same."""
-        return {"mean": self._mean, "square": self._square}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a kept state."""
-        self._mean.copy_(state["mean"])
-        self._square.copy_(state["square"])
-
-
-def save(run_directory: str, step: int, model: nn.Module, optimizer: Adam) -> None:
+def save(run_directory: str, step: int, model: nn.Module, optimizer: Optimizer) -> None:
     """Write the checkpoint of a step, complete or not at all."""
     draft = checkpoint.begin(run_directory, step)
     torch.save(model.state_dict(), draft.path / "model.pt")
-    torch.save(optimizer.state(), draft.path / "optimizer.pt")
+    torch.save(optimizer.state_dict(), draft.path / "optimizer.pt")
     kept = checkpoint.finish(draft)
     print(f"saved the checkpoint of step {step}: {kept.size_bytes} bytes in {kept.seconds:.2f} s")
 
 
-def resume(run_directory: str, step: int, model: nn.Module, optimizer: Adam, device: torch.device) -> None:
+def resume(run_directory: str, step: int, model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
     """Take up the state of a step."""
     folder = checkpoint.folder(run_directory, step)
     model.load_state_dict(torch.load(folder / "model.pt", map_location=device, weights_only=True))
-    optimizer.load(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
+    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
     print(f"resumed from the checkpoint of step {step}")
 
 
@@ -179,11 +141,12 @@ def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> No
 
     torch.manual_seed(settings.seed)
     model = LanguageModel(len(characters)).to(device)
-    optimizer = Adam(model, settings.learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, betas=(0.9, 0.99))
     run_directory = os.environ.get("RAYDECK_RUN_DIR", "")
     first = int(os.environ.get("RAYDECK_RESUME_STEP") or 0)
     if first:
         resume(run_directory, first, model, optimizer, device)
+    together = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     sequences = max(1, settings.batch_size // ranks)
     told, tokens = time.monotonic(), 0
     if rank == 0:
@@ -194,15 +157,18 @@ def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> No
         if step == settings.fail_at_step and rank == settings.fail_rank % ranks:
             raise RuntimeError(f"this rank was told to fail at step {step} (training.parameters.fail_at_step)")
         batch = pick(text, sequences, step, rank, settings.seed).to(device)
-        loss = model(batch[:, :-1], batch[:, 1:])
-        loss.backward()
+        loss = together(batch[:, :-1], batch[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()  # averages the gradients over all ranks
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * min(1.0, step / WARM_UP_STEPS)
+        optimizer.step()
 
-        # One exchange: gradient, loss, and whether anybody was asked to stop, so that all leave at the same step.
+        # The loss, and whether anybody was asked to stop, so that all leave at the same step.
         figures = torch.tensor([float(loss.detach()), float(jobs.stopping())], device=device)
-        shared = torch.cat([optimizer.gradient(), figures])
-        dist.all_reduce(shared)
-        mean, stop = float(shared[-2]) / ranks, float(shared[-1]) > 0
-        optimizer.apply(shared[:-2] / ranks, step)
+        dist.all_reduce(figures)
+        mean, stop = float(figures[0]) / ranks, float(figures[1]) > 0
         tokens += sequences * CONTEXT * ranks
         last = stop or step == settings.steps
         now = time.monotonic()
