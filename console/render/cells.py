@@ -235,7 +235,7 @@ def level_sign(level: Level) -> str:
     """
     if isinstance(level, Missing):
         return "!" if level.kind == ERROR else LEVEL_UNKNOWN
-    if level is None or math.isnan(level):
+    if level is None or not math.isfinite(level):
         return LEVEL_UNKNOWN
     if level < 0.5:
         return glyph("·", ".")
@@ -248,7 +248,7 @@ def level_style(level: Level) -> str:
     """The style that goes with `level_sign`."""
     if isinstance(level, Missing):
         return {UNSUPPORTED: "muted", STALE: "stale"}.get(level.kind, "bad")
-    if level is None or math.isnan(level):
+    if level is None or not math.isfinite(level):
         return "muted"
     if level < 0.5:
         return "idle"
