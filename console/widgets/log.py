@@ -20,8 +20,6 @@ from console.widgets.logline import fold_of, plain_strip, shown, strip_of
 from console.widgets.paint import PaintedView
 from console.widgets.search import compiled, find
 
-__all__ = ["LineBuffer", "LineSource", "LogLine", "LogView"]
-
 FRAME_SECONDS = 1 / 15
 SIDEWAYS = 8
 

@@ -96,8 +96,9 @@ def _app(kind: str, size: int) -> Any:
     from textual.widgets import DataTable, Static
 
     from console.theme import THEMES
+    from console.widgets.buffer import LineBuffer
     from console.widgets.heatmap import Heatmap
-    from console.widgets.log import LineBuffer, LogView
+    from console.widgets.log import LogView
     from console.widgets.table import VirtualTable
 
     model = _Model(size if kind != "log" else 0)

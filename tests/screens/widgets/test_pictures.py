@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from console.render.cells import Cell, Column, age, bytes_text, level_style, mini_bars, percent, reading, state_cell
+from console.widgets.buffer import LineBuffer
 from console.widgets.heatmap import GpuCell, Heatmap
-from console.widgets.log import LineBuffer, LogView
+from console.widgets.log import LogView
 from console.widgets.plot import LinePlot
 from console.widgets.table import VirtualTable
 from probes.reading import ERROR, UNSUPPORTED, Missing
