@@ -98,7 +98,7 @@ class RaydeckApp(App[int]):
     def _frame(self) -> None:
         session = self.session
         screen = self.screen
-        if session is None or not isinstance(screen, Place):
+        if session is None or not isinstance(screen, Place) or not screen.is_mounted:
             return
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
         now = time.monotonic()

@@ -281,3 +281,13 @@ async def test_a_run_as_json_is_what_the_command_line_says() -> None:
     body = run_document(made.work.runs["lm-k3f9qz"])
     assert {"id", "workflow", "release", "state", "step", "loss", "throughput", "checkpoint_step"} <= body.keys()
     assert json.loads(json.dumps(body))["step"] == 1250
+
+
+async def test_a_frame_that_falls_due_before_a_screen_has_its_widgets_waits() -> None:
+    app = FrozenApp(session())
+    async with app.run_test(size=(100, 30)) as pilot:
+        pushed = app.push_screen(RunsScreen())
+        app._framed_at = 0.0
+        app._frame()
+        await pushed
+        await until(pilot, lambda: "lm-k3f9qz" in text_of(app))
