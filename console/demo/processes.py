@@ -80,13 +80,13 @@ def _signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def end_all(demo: str, spare: frozenset[int] = frozenset()) -> set[int]:
+def end_all(demo: str) -> set[int]:
     """End every process of a demo: asked first, killed after a while. Returns those that would not go."""
     started = time.monotonic()
     asked = False
     while True:
         _reap()
-        left = of_demo(demo) - spare
+        left = of_demo(demo)
         elapsed = time.monotonic() - started
         if not left or elapsed > LIMIT_SECONDS:
             return left

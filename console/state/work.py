@@ -37,7 +37,6 @@ class WorkStore:
         self.clock_offset_seconds = 0.0
         """The head's clock less this machine's: a run's times are in the head's."""
         self.changed: set[str] = set()
-        self.membership = 0
         self._hold: dict[str, dict[int, tuple[str, int]]] = {}
 
     def take_changed(self) -> set[str]:
@@ -57,14 +56,11 @@ class WorkStore:
         fresh = {run.id: run for run in runs}
         self.changed.update(fresh.keys() | self.runs.keys())
         self.runs = fresh
-        self.membership += 1
         self._find_holders()
 
     def run_changed(self, run: Run, at: float) -> None:
         """A run as it is now."""
         self.heard_at = at
-        if run.id not in self.runs:
-            self.membership += 1
         self.runs[run.id] = run
         self.changed.add(run.id)
         self._find_holders()
@@ -81,8 +77,6 @@ class WorkStore:
         """Ray's list of jobs; those that are attempts of our runs are left out."""
         ours = {job_id(run.id, attempt.number) for run in self.runs.values() for attempt in run.attempts}
         fresh = {job.key: job for job in jobs if job.submission_id not in ours}
-        if fresh.keys() != self.ray_jobs.keys():
-            self.membership += 1
         self.changed.update(key for key, job in fresh.items() if self.ray_jobs.get(key) != job)
         self.ray_jobs = fresh
 
