@@ -193,7 +193,7 @@ def parse(read: Source) -> Node | None:
 def _node(read: Source, event: Any, at: int, anchors: dict[str, Node]) -> Node | None:
     """The node that an event begins; an alias gives the node that it stands for."""
     if isinstance(event, yaml.AliasEvent):
-        target = anchors.get(event.anchor)
+        target = anchors.get(event.anchor or "")
         if target is None or not target.complete:
             why = "stands for something that contains it" if target else "stands for nothing named before it"
             read.mistake(at, f"*{event.anchor} {why}")
