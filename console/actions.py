@@ -21,7 +21,7 @@ class Action:
     sentence: str
     """What it does, for help and palette."""
     scope: str = "everywhere"
-    """Where it is offered: ``everywhere``, ``fleet``, ``node``, ``runs``, ``run``, ``log``, ``table``."""
+    """Where it is offered: ``everywhere``, ``fleet``, ``node``, ``runs``, ``run``, ``releases``, ``log``, ``table``."""
     touches: bool = False
     """Changes something on the cluster: asks first, and is off in read-only mode."""
     footer: str = ""
@@ -30,11 +30,14 @@ class Action:
 
 ACTIONS: tuple[Action, ...] = (
     Action("help", ("question_mark", "f1"), "This page", footer="help"),
-    Action("command", ("colon",), "Type a command: :nodes :runs :log RUN :launch FILE :theme NAME :q"),
+    Action("command", ("colon",), "Type a command: :queue :audit :run RUN :explain RUN :launch :theme NAME"),
     Action("back", ("escape",), "Clear the filter, then close what is open; never changes anything"),
     Action("quit", ("q",), "Back; at the first screen, quit"),
     Action("fleet", ("1",), "The fleet: every GPU, every node"),
     Action("runs", ("2",), "The runs, and Ray's own jobs"),
+    Action("queue", ("3",), "The queues: what they hold, who waits, and why"),
+    Action("releases", ("4",), "The releases of all workflows, and how they fared"),
+    Action("audit", ("5",), "The audit log: who asked for what, allowed or refused"),
     Action("next_pane", ("tab",), "To the next pane"),
     Action("refresh", ("ctrl+r", "f5"), "Ask Ray and the controller again now"),
     Action("mouse", ("m",), "Mouse on or off (off over SSH, so that the terminal can select text)"),
@@ -48,18 +51,28 @@ ACTIONS: tuple[Action, ...] = (
     Action("reverse", ("r",), "Turn the order round", "table"),
     Action("mark", ("space",), "Mark the row", "table"),
     Action("mark_all", ("a",), "Mark all rows that the filter shows, or none", "table"),
-    Action("open", ("enter", "d"), "Open the thing under the cursor", "table", footer="open"),
+    Action("open", ("enter", "d"), "Open the thing under the cursor", "table"),
+    Action("pane_next", ("tab", "right"), "The next pane of the run", "run"),
+    Action("pane_previous", ("shift+tab", "left"), "The pane before", "run"),
     Action("why", ("i",), "Why something is missing, and where it is known from", "fleet", footer="why"),
+    Action("why", ("i",), "Why it waits, or failed: all of it", "runs", footer="why"),
     Action("log", ("l",), "The log", "runs", footer="log"),
+    Action("sweep", ("w",), "Its sweep: every point side by side", "runs"),
+    Action("difference", ("v", "equals_sign"), "The two marked releases side by side", "releases", footer="difference"),
     Action("shell", ("s",), "An SSH shell on the node (the screen comes back when it ends)", "fleet"),
     Action("launch", ("S",), "Launch a workflow", touches=True, footer="launch"),
     Action("stop", ("K", "ctrl+k", "f9"), "Stop the run: save, leave, then end the job", "runs", True, "stop"),
+    Action("restart", ("R",), "Restart the run from one of its checkpoints", "runs", True, "restart"),
+    Action("rollback", ("B",), "Put an earlier release in its place, or take that back", "runs", True, "rollback"),
+    Action("rollback", ("B",), "Roll its workflow back to this release", "releases", True, "rollback"),
+    Action("arrange", ("P",), "Priority, hold, place or queue of those that wait", "runs", True, "priority"),
     Action("follow", ("f",), "Follow the end of the log, or pause", "log", footer="follow"),
     Action("search", ("slash", "n", "N"), "Search, next, previous", "log", footer="search"),
     Action("rank_next", ("right_square_bracket",), "The next rank alone; after the last, all", "log", footer="rank"),
     Action("rank_previous", ("left_square_bracket",), "The rank before alone, or all", "log"),
     Action("wrap", ("w",), "Wrap long lines, or cut them", "log"),
 )
+"""An action that means the same thing in two scopes stands twice, under one name, with the same keys."""
 
 BY_NAME: Mapping[str, Action] = {action.name: action for action in ACTIONS}
 
@@ -76,6 +89,7 @@ def key_label(key: str) -> str:
         "greater_than_sign": ">",
         "left_square_bracket": "[",
         "right_square_bracket": "]",
+        "equals_sign": "=",
         "escape": "esc",
     }
     return names.get(key, key.replace("ctrl+", "^"))

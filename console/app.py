@@ -6,25 +6,25 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from console.actions import ACTIONS, BY_NAME, check_keys
+from console.actions import ACTIONS, check_keys
 from console.screens.place import Place
 from console.screens.start import StartScreen
+from console.screens.touch import TouchingApp
 from console.settings import Context, Settings
 from console.theme import THEMES, choose_theme
 from jobs.errors import RaydeckError
 
 if TYPE_CHECKING:
     from console.demo.runner import Demo
-    from console.preview import Preview
-    from console.screens.dialogs import Confirmed
     from console.sources.hostkeys import HostKeyQuestion
     from console.sources.session import Session
 
@@ -35,13 +35,20 @@ QUIET_SECONDS = 1.0
 """Without news a frame is painted this often all the same, since ages move."""
 
 
-class RaydeckApp(App[int]):
+def _run_commands() -> type[Provider]:
+    from console.screens.palette import RunCommands
+
+    return RunCommands
+
+
+class RaydeckApp(TouchingApp):
     """The console on one context, or on a demo that is still being started."""
 
     TITLE = "raydeck"
     CSS = "Screen { background: $background; color: $foreground; }"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "colon"
+    COMMANDS = TouchingApp.COMMANDS | {_run_commands}
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
 
     def __init__(self, settings: Settings, environ: dict[str, str], find: Callable[[], Context] | Demo) -> None:
@@ -53,7 +60,6 @@ class RaydeckApp(App[int]):
         self.context: Context | None = None
         self.session: Session | None = None
         self.run_in_focus: str | None = None
-        """The run that the operator looked at last: the heatmap shows what it holds."""
         self.mouse_on = not (environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"))
         """Off over SSH, so that the terminal can select text."""
         self._framed_at = 0.0
@@ -100,34 +106,16 @@ class RaydeckApp(App[int]):
         screen = self.screen
         if session is None or not isinstance(screen, Place) or not screen.is_mounted:
             return
+        if not (self.is_running and screen.is_running):
+            return  # it is on its way out, and its widgets go before it does
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
+        queue = session.work.take_queue_changed()
         now = time.monotonic()
-        if nodes or runs or now - self._framed_at >= QUIET_SECONDS:
+        if nodes or runs or queue or now - self._framed_at >= QUIET_SECONDS:
             self._framed_at = now
             screen.frame(nodes, runs)
 
     # --- keys that mean the same everywhere ---------------------------------------------------------------------------
-
-    def go(self, make: Callable[[], Screen[Any]], kind: type[Screen[Any]]) -> None:
-        """To a place: back to it where it is open already, else in place of what is open."""
-        while len(self.screen_stack) > 2:
-            self.pop_screen()
-        if not isinstance(self.screen, kind):
-            self.switch_screen(make())
-
-    def action_fleet(self) -> None:
-        """The fleet."""
-        from console.screens.fleet import FleetScreen
-
-        if self.session is not None:
-            self.go(FleetScreen, FleetScreen)
-
-    def action_runs(self) -> None:
-        """The runs."""
-        from console.screens.work import RunsScreen
-
-        if self.session is not None:
-            self.go(RunsScreen, RunsScreen)
 
     def action_help(self) -> None:
         """The keys of the screen in front."""
@@ -147,6 +135,8 @@ class RaydeckApp(App[int]):
                 self.session.ray_watcher.refresh()
             for connection in self.session.connections:
                 connection.retry()
+            if isinstance(self.screen, Place):
+                self.screen.ask_again()
             self.notify("asking again")
 
     def action_copy(self) -> None:
@@ -191,91 +181,6 @@ class RaydeckApp(App[int]):
         if code:
             self.notify(f"ssh ended with {code}", severity="warning")
 
-    # --- keys that touch ----------------------------------------------------------------------------------------------
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that touch are off in read-only mode."""
-        known = BY_NAME.get(action)
-        return None if known is not None and known.touches and self.settings.read_only else True
-
-    async def confirmed(self, preview: Preview) -> Confirmed | None:
-        """Ask; none means no."""
-        from console.screens.dialogs import ConfirmDialog
-
-        return await self.push_screen_wait(ConfirmDialog(preview))
-
-    def touch(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Carry out what a key asked for, behind the screen; what goes wrong becomes a sentence."""
-        if self.settings.read_only:
-            work.close()
-            self.notify("read-only: nothing is changed", severity="warning")
-            return
-        self.run_worker(work, name=name, exit_on_error=False, group="touch")
-
-    def action_launch(self) -> None:
-        """Launch a workflow."""
-        self.touch(self._launch(None), "launch")
-
-    async def _launch(self, named: str | None) -> None:
-        from console import dispatch
-        from console.screens.dialogs import LaunchDialog
-
-        named = named or await self.push_screen_wait(LaunchDialog())
-        if named is None or self.session is None:
-            return
-        prepared = await asyncio.to_thread(dispatch.prepare, named)
-        nodes = self.session.fleet.nodes.values()
-        known = [node for node in nodes if node.ray.state == "alive" and node.ray_gpus_total is not None]
-        free = int(sum((node.ray_gpus_total or 0) - (node.ray_gpus_used or 0) for node in known)) if known else None
-        if await self.confirmed(dispatch.preview_launch(prepared, free)) is None:
-            return
-        run = await dispatch.launch(await self.session.controller(), prepared)
-        self.run_in_focus = run.id
-        self.notify(f"{run.id}: {run.state.value}")
-        self.action_runs()
-
-    def action_stop(self) -> None:
-        """Stop the chosen runs."""
-        chosen = list(self.screen.selected_runs()) if isinstance(self.screen, Place) else []
-        self.touch(self._stop(chosen), "stop")
-
-    async def _stop(self, chosen: list[str]) -> None:
-        from console import dispatch
-
-        session = self.session
-        if session is None:
-            return
-        runs = [session.work.runs[key] for key in chosen if key in session.work.runs]
-        if not runs and chosen:
-            self.notify("that is not one of raydeck's runs", severity="warning")
-            return
-        preview = dispatch.preview_stop(runs, session.head_wall())
-        answer = await self.confirmed(preview)
-        if answer is None:
-            return
-        stopped = await dispatch.stop(await session.controller(), runs, answer.reason)
-        self.notify(", ".join(f"{run.id}: {run.state.value}" for run in stopped))
-
-    def action_controller(self) -> None:
-        """Start the controller on the head."""
-        self.touch(self._controller(), "controller")
-
-    async def _controller(self) -> None:
-        from console.preview import Preview
-        from console.sources.head import start_controller
-
-        session = self.session
-        if session is None or session.context.head is None:
-            return
-        lines = (
-            f"On {session.context.head.name}, as a process of its own, under {session.context.metadata_store}.",
-            "Nothing is installed; it listens on a Unix socket only.",
-        )
-        if await self.confirmed(Preview("Start the controller", lines)) is None:
-            return
-        answer = await start_controller(session, restart=False)
-        self.notify(f"controller {answer['event']}, pid {answer['pid']}")
-
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """What went wrong behind the screen, in words."""
         if event.state is not WorkerState.ERROR:
@@ -312,7 +217,7 @@ class RaydeckApp(App[int]):
     # --- palette ------------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every action of the screen in front, every node and run, by name."""
+        """Every action of the screen in front, every node and workflow, by name; for runs see `screens.palette`."""
         scopes = screen.SCOPES if isinstance(screen, Place) else ()
         for action in ACTIONS:
             handler = getattr(screen, f"action_{action.name}", None) or getattr(self, f"action_{action.name}", None)
@@ -324,29 +229,17 @@ class RaydeckApp(App[int]):
         if self.session is None:
             return
         for name in self.session.fleet.nodes:
-            yield SystemCommand(f"node {name}", "Open this node", lambda name=name: self._open_node(name))
-        for key, run in self.session.work.runs.items():
-            yield SystemCommand(f"run {key}", f"Open this run ({run.state.value})", lambda key=key: self._open_run(key))
-            yield SystemCommand(f"log {key}", "The log of this run", lambda key=key: self.open_log(key))
+            yield SystemCommand(f"node {name}", "Open this node", lambda name=name: self.open_node(name))
+        if not self.settings.read_only:
+            for workflow in sorted({run.workflow for run in self.session.work.runs.values()}):
+                yield SystemCommand(
+                    f"rollback {workflow}",
+                    "Put an earlier release in its place",
+                    lambda workflow=workflow: self.touch(self.rollback(workflow), "rollback"),
+                )
 
     def _set_theme(self, name: str) -> None:
         self.theme = name
-
-    def _open_node(self, name: str) -> None:
-        from console.screens.node import NodeScreen
-
-        self.push_screen(NodeScreen(name))
-
-    def _open_run(self, key: str) -> None:
-        from console.screens.run import RunScreen
-
-        self.push_screen(RunScreen(key))
-
-    def open_log(self, key: str) -> None:
-        """The log of a run."""
-        from console.screens.logs import LogScreen
-
-        self.push_screen(LogScreen(key))
 
 
 async def _run(app: RaydeckApp) -> int:

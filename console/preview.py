@@ -8,7 +8,9 @@ from typing import Literal
 SAMPLES = {
     "lm": "a small language model, 2 nodes × 2 GPUs, with checkpoints",
     "lm-single": "the same on one GPU",
-    "failing": "fails on purpose at a step, to see what that looks like",
+    "failing": "fails on purpose at a step, is retried and goes on from its checkpoint",
+    "sweep": "one GPU each with three learning rates: one launch, three runs",
+    "batch": "any Ray program: counts words with Ray tasks, on no GPU",
 }
 """The workflows that ship with raydeck."""
 

@@ -1,27 +1,38 @@
 """Owns what a checkpoint is on disk: written beside, complete only with its manifest, then renamed into place.
 
 ``<run>/checkpoints/step-00000500/`` holds the files a script saved and ``manifest.json`` with their sizes and SHA-256,
-written last. A folder without a manifest that fits is not a checkpoint, whatever it is called. Standard library only:
-scripts use it on the cluster, raydeck everywhere.
+written last. A folder without a manifest that fits is not a checkpoint, whatever it is called. Only the newest attempt
+of a run may write (`jobs.fence`). Standard library only: scripts use it on the cluster, raydeck everywhere.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import logging
 import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import SupportsFloat
 
+from jobs import fence, manifest, marks, recognise
+from jobs.bounded import shown, sync_folder
 from jobs.errors import Refused
+from jobs.manifest import Manifest, Sealed
+from jobs.marks import mark_broken as mark_broken
 
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"^step-(\d{8,})$")
-_DRAFT = ".partial"
+_log = logging.getLogger(__name__)
+
+FOLDER = "checkpoints"
+PARTIAL = ".partial"
+OLD = ".old"
+"""Of a step that is saved again: the one before, for the moment in which the new one takes its place."""
+GONE = ".gone"
+"""What is being deleted; nobody counts it."""
+_NAME = re.compile(r"^step-([0-9]{8,18})$")
+_DRAFT = re.compile(r"^step-([0-9]{8,18})(?:\.attempt-([0-9]{1,9}))?\.partial$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,197 +55,248 @@ class Checkpoint:
     complete: bool
     reason: str = ""
     """Why it is not complete; empty for one that is."""
-    size_bytes: int | None = None
-    """All its files together, by its manifest; None without one."""
-    seconds: float | None = None
-    """How long it took to write; None without a manifest."""
-    written_at: float | None = None
-    """Seconds since 1970."""
+    manifest: Manifest | None = None
+    """What was written down about it; None where that cannot be read."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """All its files together, by its manifest; None without one."""
+        return self.manifest.size_bytes if self.manifest else None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took to write; None without a manifest."""
+        return self.manifest.seconds if self.manifest else None
+
+    @property
+    def written_at(self) -> float | None:
+        """Seconds since 1970; None without a manifest."""
+        return self.manifest.written_at if self.manifest else None
 
 
 def folder(run_directory: str | os.PathLike[str], step: int) -> Path:
     """Where the checkpoint of a step is, or would be."""
-    return Path(run_directory) / "checkpoints" / f"step-{step:08d}"
+    if not 0 <= step < 10**18:
+        raise ValueError(f"{step} is not a step")
+    return Path(run_directory) / FOLDER / f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a finished checkpoint's folder by its name; None for another name."""
+    named = _NAME.match(name)
+    return int(named.group(1)) if named else None
+
+
+def draft_of(name: str) -> tuple[int, int | None] | None:
+    """Step and attempt of a folder that is being written, by its name; the attempt is None outside of raydeck."""
+    named = _DRAFT.match(name)
+    return (int(named.group(1)), int(named.group(2)) if named.group(2) else None) if named else None
 
 
 def begin(run_directory: str | os.PathLike[str], step: int) -> Draft:
-    """Make the folder to save into, empty even if an earlier attempt left one. One rank calls this, then `finish`.
+    """Make the folder to save into, empty even if an earlier save left one. One rank calls this, then `finish`.
 
-    Where several ranks save, the others write into ``draft.path`` between the two calls.
+    Where several ranks save, the others write into ``draft.path`` between the two calls. What older attempts did not
+    finish is deleted. Raises Refused when a newer attempt of the run has begun.
     """
     final = folder(run_directory, step)
-    path = final.with_name(final.name + _DRAFT)
-    if path.exists():
-        shutil.rmtree(path)
-    path.mkdir(parents=True)
+    attempt = fence.own_attempt(run_directory)
+    # An attempt has drafts of its own: one that lives on by mistake cannot write into another one's.
+    path = final.with_name(f"{final.name}{f'.attempt-{attempt}' if attempt is not None else ''}{PARTIAL}")
+    with fence.held(run_directory):
+        if not final.parent.is_dir():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            sync_folder(final.parent.parent)
+        for name in os.listdir(final.parent):
+            if (draft := draft_of(name)) is not None and (name == path.name or _is_older(draft[1], attempt)):
+                remove(final.with_name(name))
+        path.mkdir()
     return Draft(Path(run_directory), step, path, time.time())
 
 
-def finish(draft: Draft) -> Checkpoint:
+def _is_older(attempt: int | None, own: int | None) -> bool:
+    return attempt is not None and own is not None and attempt < own
+
+
+def contents(path: Path) -> dict[str, int]:
+    """The files in a draft and their sizes, by their path below it. Raises Refused for what cannot be kept."""
+    files: dict[str, int] = {}
+    for each in sorted(path.rglob("*")):
+        name = each.relative_to(path).as_posix()
+        if each.is_symlink():
+            raise Refused(f"{each} is a link; a checkpoint holds its own files")
+        if each.is_dir():
+            continue
+        if not each.is_file():
+            raise Refused(f"{each} is no file; a checkpoint holds files only")
+        if name == manifest.FILE or marks.is_note(name):
+            raise Refused(f"{each} has a name that raydeck needs itself")
+        files[name] = each.stat().st_size
+    return files
+
+
+def finish(
+    draft: Draft,
+    *,
+    loss: SupportsFloat | None = None,
+    world_size: int | None = None,
+    sealed: Mapping[str, Sealed] | None = None,
+) -> Checkpoint:
     """Make the saved files durable, write the manifest, and put the folder in its place in one rename.
 
-    A checkpoint of the same step that is already there (a resumed run saves a step again) is replaced.
+    A checkpoint of the same step that is already there (a resumed run saves a step again) is replaced; whenever this
+    is cut short, one of the two is there and complete. ``sealed`` has the files where the ranks sealed them together.
+    Raises Refused when a newer attempt of the run has begun, and for an empty folder.
     """
-    files: dict[str, dict[str, Any]] = {}
-    folders = [draft.path]
-    for path in sorted(draft.path.rglob("*")):
-        if path.is_symlink():
-            raise Refused(f"{path} is a link; a checkpoint holds its own files")
-        if path.is_dir():
-            folders.append(path)
-        else:
-            files[path.relative_to(draft.path).as_posix()] = {"size": path.stat().st_size, "sha256": _digest(path)}
-            _sync(path)
+    files = {name: manifest.seal(draft.path / name) for name in contents(draft.path)} if sealed is None else sealed
     if not files:
         raise Refused(f"{draft.path} holds no file, so there is nothing to keep")
-    manifest = {"step": draft.step, "begun_at": draft.begun_at, "written_at": time.time(), "files": files}
-    target = draft.path / MANIFEST
-    partial = draft.path / (MANIFEST + _DRAFT)
-    partial.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    _sync(partial)
-    partial.rename(target)
-    for path in folders:
-        _sync(path)
+    for below in {draft.path / parent for name in files for parent in Path(name).parents}:
+        sync_folder(below)
+    ranks = os.environ.get("WORLD_SIZE", "")
+    written = Manifest(
+        step=draft.step,
+        begun_at=draft.begun_at,
+        written_at=time.time(),
+        files=dict(files),
+        world_size=int(ranks) if world_size is None and ranks.isdecimal() else world_size,
+        attempt=fence.own_attempt(draft.run_directory),
+        loss=None if loss is None else float(loss),
+        versions=manifest.versions(),
+    )
+    manifest.write(draft.path, written)
     final = folder(draft.run_directory, draft.step)
-    if final.exists():
-        # Both are complete at this moment; the older one goes out of the way under a name that nobody counts.
-        old = final.with_name(final.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        final.rename(old)
-        draft.path.rename(final)
-        shutil.rmtree(old)
-    else:
-        draft.path.rename(final)
-    _sync(final.parent)
+    with fence.held(draft.run_directory):
+        _put_in_place(draft.path, final)
+    remove(final.with_name(final.name + OLD))
     return inspect(final)
 
 
-def inspect(path: Path) -> Checkpoint:
+def _put_in_place(path: Path, final: Path) -> None:
+    """Rename a finished draft to its name. Until then an older one of that step counts, under either name."""
+    old = final.with_name(final.name + OLD)
+    if final.exists():
+        if old.exists() and not inspect(final).complete:
+            # A replacement was cut short here before, and what took its place broke since: the older one still counts.
+            remove(final)
+        else:
+            remove(old)
+            final.rename(old)
+    path.rename(final)
+    sync_folder(final.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, or what was to become one, if it is there: away from its name at once, then file by file.
+
+    What cannot be deleted is told in the log and left to the next prune: its name is free.
+    """
+    gone = gone_name(path)
+    try:
+        path.rename(gone)
+    except FileNotFoundError:
+        return
+    try:
+        delete(gone)
+    except OSError as error:
+        _log.warning("%s could not be deleted: %s", gone, error)
+
+
+def gone_name(path: Path) -> Path:
+    """Where to put what is to be deleted."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{time.time_ns()}{GONE}")
+
+
+def delete(path: Path) -> None:
+    """Delete a folder or a file that nobody counts any more, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            # Two who delete the same: what one finds missing the other has deleted.
+            if path.exists():
+                raise
+    else:
+        path.unlink(missing_ok=True)
+
+
+def inspect(path: Path, step: int | None = None) -> Checkpoint:
     """What the manifest says of a folder, and whether its files are there in the size it says. Reads no file's content.
 
-    Raises ValueError for a folder whose name is not a step's.
+    ``step`` says what it should be of where its name no longer does; raises ValueError where neither tells.
     """
-    named = _NAME.match(path.name)
-    if named is None:
+    step = step_of(path.name.removesuffix(OLD)) if step is None else step
+    if step is None:
         raise ValueError(f"{path.name} is not the name of a checkpoint")
-    step = int(named.group(1))
     try:
-        manifest = _manifest(path)
+        found = manifest.read(path)
     except ValueError as error:
         return Checkpoint(step, path, complete=False, reason=str(error))
-    size = sum(int(entry["size"]) for entry in manifest["files"].values())
-    begun, written = float(manifest["begun_at"]), float(manifest["written_at"])
-    reason = "" if manifest["step"] == step else f"its manifest is of step {manifest['step']}"
-    if not reason:
-        reason = next(iter(_size_mistakes(path, manifest).values()), "")
-    return Checkpoint(step, path, not reason, reason, size, max(0.0, written - begun), written)
-
-
-def list_checkpoints(run_directory: str | os.PathLike[str]) -> list[Checkpoint]:
-    """All steps that have a folder, complete or not, in the order of their steps; also those still being written."""
-    found: list[Checkpoint] = []
-    for path in _entries(run_directory):
-        if _NAME.match(path.name):
-            found.append(inspect(path))
-        elif path.name.endswith(_DRAFT) and (named := _NAME.match(path.name.removesuffix(_DRAFT))):
-            found.append(Checkpoint(int(named.group(1)), path, complete=False, reason="it is not finished"))
-    return sorted(found, key=lambda checkpoint: (checkpoint.step, checkpoint.complete))
+    reason = "" if found.step == step else f"its manifest is of step {found.step}"
+    try:
+        reason = reason or marks.unusable(path) or next(iter(_size_mistakes(path, found).values()), "")
+    except OSError as error:
+        reason = f"its notes cannot be read: {error.strerror or error}"
+    return Checkpoint(step, path, not reason, reason, found)
 
 
 def newest_complete(run_directory: str | os.PathLike[str]) -> Checkpoint | None:
     """The complete checkpoint with the highest step, judged by manifest and sizes; None if there is none."""
-    # By number: from a hundred million steps on, the names no longer sort as the steps do.
-    steps = {int(named.group(1)): path for path in _entries(run_directory) if (named := _NAME.match(path.name))}
-    complete = (inspect(steps[step]) for step in sorted(steps, reverse=True))
-    return next((checkpoint for checkpoint in complete if checkpoint.complete), None)
-
-
-def verify(path: Path) -> list[str]:
-    """Read every file and compare it with the manifest; the mistakes as sentences, empty when it is whole."""
     try:
-        manifest = _manifest(path)
+        names = os.listdir(Path(run_directory) / FOLDER)
+    except FileNotFoundError:
+        return None
+    # By number: from a hundred million steps on, the names no longer sort as the steps do.
+    steps = sorted({step for name in names if (step := step_of(name.removesuffix(OLD))) is not None}, reverse=True)
+    for step in steps:
+        final = folder(run_directory, step)
+        for path in (final, final.with_name(final.name + OLD)):
+            if path.name in names and (found := inspect(path)).complete:
+                return found
+    return None
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """Read every file and compare it with the manifest; the mistakes as sentences, empty when it is whole.
+
+    One that is not raydeck's own is looked at as far as its format allows.
+    """
+    path = Path(path)
+    try:
+        if unusable := marks.unusable(path):
+            return [unusable]
+        foreign = None if (path / manifest.FILE).exists() else recognise.recognise(path)
+        if foreign is not None:
+            reason = recognise.examine(foreign).reason
+            return [reason] if reason else []
+        found = manifest.read(path)
+    except OSError as error:
+        return [f"it cannot be read: {error.strerror or error}"]
     except ValueError as error:
         return [str(error)]
-    mistakes = _size_mistakes(path, manifest)
-    for name, entry in manifest["files"].items():
-        if name not in mistakes and _digest(path / name) != entry["sha256"]:
-            mistakes[name] = f"{name} does not have the content that was saved (its SHA-256 differs)"
+    mistakes = _size_mistakes(path, found)
+    for name, file in found.files.items():
+        if name in mistakes:
+            continue
+        try:
+            same = manifest.seal(path / name, durable=False) == file
+        except OSError as error:
+            mistakes[name] = f"{shown(name)} cannot be read: {error.strerror or error}"
+            continue
+        if not same:
+            mistakes[name] = f"{shown(name)} does not have the content that was saved (its SHA-256 differs)"
     return list(mistakes.values())
 
 
-def prune(run_directory: str | os.PathLike[str], keep_last: int, keep_steps: frozenset[int] = frozenset()) -> list[int]:
-    """Delete complete checkpoints but the ``keep_last`` newest and those of ``keep_steps``; gives the steps deleted.
-
-    Incomplete ones are left: they are evidence, and the one being written is among them.
-    """
-    if keep_last < 1:
-        raise ValueError("keep_last must be at least 1: a run without its newest checkpoint cannot be resumed")
-    complete = [checkpoint for checkpoint in list_checkpoints(run_directory) if checkpoint.complete]
-    deleted: list[int] = []
-    for checkpoint in complete[:-keep_last]:
-        if checkpoint.step in keep_steps:
-            continue
-        # Without its manifest it stops being a checkpoint at once, so a prune that is cut short leaves no half one.
-        (checkpoint.path / MANIFEST).unlink()
-        shutil.rmtree(checkpoint.path)
-        deleted.append(checkpoint.step)
-    return deleted
-
-
-def _entries(run_directory: str | os.PathLike[str]) -> list[Path]:
-    try:
-        return list((Path(run_directory) / "checkpoints").iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest: Any = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError("it has no manifest") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"its manifest cannot be read: {error}") from None
-    try:
-        numbers = [int(manifest["step"]), float(manifest["begun_at"]), float(manifest["written_at"])]
-        for name, entry in manifest["files"].items():
-            numbers.append(int(entry["size"]))
-            if not isinstance(entry["sha256"], str):
-                raise ValueError(f"it has no SHA-256 for {name}")
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(f"it names {name}, which is outside")
-        if len(numbers) == 3:
-            raise ValueError("it names no file")
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"its manifest is not one: {error}") from None
-    return manifest
-
-
-def _size_mistakes(path: Path, manifest: dict[str, Any]) -> dict[str, str]:
+def _size_mistakes(path: Path, found: Manifest) -> dict[str, str]:
     """What is wrong with each file, by its name, as far as the file system's own listing tells."""
     mistakes: dict[str, str] = {}
-    for name, entry in manifest["files"].items():
+    for name, file in found.files.items():
         try:
             size = (path / name).stat().st_size
-        except OSError:
-            mistakes[name] = f"{name} is missing"
+        except (OSError, ValueError):
+            mistakes[name] = f"{shown(name)} is missing"
             continue
-        if size != entry["size"]:
-            mistakes[name] = f"{name} has {size} bytes instead of {entry['size']}"
+        if size != file.size:
+            mistakes[name] = f"{shown(name)} has {size} bytes instead of {file.size}"
     return mistakes
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

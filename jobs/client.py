@@ -13,13 +13,31 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
-from jobs.model import Progress, Run
+from jobs.model import Move, Progress, Run
+from jobs.queueview import Explanation, QueueView
 from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge, Transport
-from jobs.wire import AuditEntry, ControllerStatus, Event, LaunchRequest, Mistake, Release, StopRequest
+from jobs.wire import (
+    ArrangeRequest,
+    AuditEntry,
+    CheckpointRow,
+    ControllerStatus,
+    Event,
+    LaunchRequest,
+    Mistake,
+    ReleaseRow,
+    Restarted,
+    RestartRequest,
+    Rollback,
+    RollbackRequest,
+    StopRequest,
+    UndoRequest,
+)
 
 CALL_SECONDS = 10.0
 LAUNCH_SECONDS = 60.0
 """A launch checks the file and stores the code before it answers."""
+STORAGE_SECONDS = 30.0
+"""For what the controller has to look at the shared storage for; it waits less long than this itself."""
 UPLOAD_SECONDS = 300.0
 SILENCE_SECONDS = 6.0
 """Three heartbeats: a stream that is silent for longer is dead, whatever its connection says."""
@@ -41,8 +59,20 @@ class _Points(_Lenient):
     points: list[Progress]
 
 
+class _Moves(_Lenient):
+    moves: list[Move]
+
+
+class _Checkpoints(_Lenient):
+    checkpoints: list[CheckpointRow]
+
+
 class _Releases(_Lenient):
-    releases: list[Release]
+    releases: list[ReleaseRow]
+
+
+class _Rollbacks(_Lenient):
+    rollbacks: list[Rollback]
 
 
 class _Entries(_Lenient):
@@ -87,9 +117,10 @@ class ControllerClient:
         """Who serves this cluster, and who it says that you are."""
         return self._as(ControllerStatus, await self._answer("GET", "/v1/status"))
 
-    async def runs(self, limit: int = 200) -> list[Run]:
-        """The newest runs, newest first."""
-        return self._as(_Runs, await self._answer("GET", "/v1/runs", params={"limit": str(limit)})).runs
+    async def runs(self, limit: int = 200, sweep: str = "") -> list[Run]:
+        """The newest runs, newest first; with ``sweep`` those of that sweep."""
+        params = {"limit": str(limit), **({"sweep": sweep} if sweep else {})}
+        return self._as(_Runs, await self._answer("GET", "/v1/runs", params=params)).runs
 
     async def run(self, run: str) -> Run:
         """One run. Raises `Refused` if there is none of this id."""
@@ -100,10 +131,32 @@ class ControllerClient:
         answer = await self._answer("GET", f"{_run_path(run)}/series", params={"points": str(points)})
         return self._as(_Points, answer).points
 
-    async def releases(self, workflow: str = "") -> list[Release]:
-        """The releases of one workflow, or of all."""
-        params = {"workflow": workflow} if workflow else None
-        return self._as(_Releases, await self._answer("GET", "/v1/releases", params=params)).releases
+    async def moves(self, run: str) -> list[Move]:
+        """Each step that a run made from state to state, oldest first."""
+        return self._as(_Moves, await self._answer("GET", f"{_run_path(run)}/moves")).moves
+
+    async def explain(self, run: str) -> Explanation:
+        """Why a run waits."""
+        return self._as(Explanation, await self._answer("GET", f"{_run_path(run)}/explain"))
+
+    async def checkpoints(self, run: str) -> list[CheckpointRow]:
+        """A run's checkpoints, in the order of their steps."""
+        answer = await self._answer("GET", f"{_run_path(run)}/checkpoints", timeout=STORAGE_SECONDS)
+        return self._as(_Checkpoints, answer).checkpoints
+
+    async def queue(self, offset: int = 0, limit: int = 200) -> QueueView:
+        """The queues, and so many of the runs that wait, in their order."""
+        params = {"offset": str(offset), "limit": str(limit)}
+        return self._as(QueueView, await self._answer("GET", "/v1/queue", params=params))
+
+    async def releases(self, workflow: str = "") -> list[ReleaseRow]:
+        """The releases of one workflow, or of all, newest first, and how they fared."""
+        answer = await self._answer("GET", "/v1/releases", params=_of(workflow), timeout=STORAGE_SECONDS)
+        return self._as(_Releases, answer).releases
+
+    async def rollbacks(self, workflow: str = "") -> list[Rollback]:
+        """The rollbacks of one workflow, or of all, newest first."""
+        return self._as(_Rollbacks, await self._answer("GET", "/v1/rollbacks", params=_of(workflow))).rollbacks
 
     async def audit(self, limit: int = 200) -> list[AuditEntry]:
         """What was asked for, allowed or not, newest first."""
@@ -119,15 +172,32 @@ class ControllerClient:
         path = f"/v1/packages/{quote(digest, safe='')}"
         return (await self._answer("PUT", path, content=content, timeout=UPLOAD_SECONDS)).status == 201
 
-    async def launch(self, request: LaunchRequest) -> Run:
-        """Launches what a workflow file says; the same request id again gives the same run."""
+    async def launch(self, request: LaunchRequest) -> list[Run]:
+        """Launches what a workflow file says: one run, or all of a sweep. The same request id again gives the same."""
         body = request.model_dump(mode="json")
-        return self._as(Run, await self._answer("POST", "/v1/runs", body=body, timeout=LAUNCH_SECONDS))
+        return self._as(_Runs, await self._answer("POST", "/v1/runs", body=body, timeout=LAUNCH_SECONDS)).runs
 
     async def stop(self, run: str, request: StopRequest) -> Run:
         """Ends a run. What comes back is the run as it is now: the end comes later."""
-        body = request.model_dump(mode="json")
-        return self._as(Run, await self._answer("POST", f"{_run_path(run)}/stop", body=body))
+        return self._as(Run, await self._ask(f"{_run_path(run)}/stop", request))
+
+    async def restart(self, run: str, request: RestartRequest) -> Restarted:
+        """Has a run try again from one of its checkpoints; a dry run tells what that would do."""
+        return self._as(Restarted, await self._ask(f"{_run_path(run)}/restart", request, STORAGE_SECONDS))
+
+    async def arrange(self, run: str, request: ArrangeRequest) -> Run:
+        """Changes how a run waits: its priority, queue or place, held or released."""
+        return self._as(Run, await self._ask(f"{_run_path(run)}/arrange", request))
+
+    async def rollback(self, workflow: str, request: RollbackRequest) -> Rollback:
+        """Puts an earlier release in the place of what runs; a dry run tells what that would do."""
+        path = f"/v1/workflows/{quote(workflow, safe='')}/rollback"
+        return self._as(Rollback, await self._ask(path, request, STORAGE_SECONDS))
+
+    async def undo(self, rollback_id: str, request: UndoRequest) -> Rollback:
+        """Takes a rollback back; a dry run tells what that would do."""
+        path = f"/v1/rollbacks/{quote(rollback_id, safe='')}/undo"
+        return self._as(Rollback, await self._ask(path, request, STORAGE_SECONDS))
 
     async def events(self) -> AsyncIterator[Event]:
         """What is true, and then each change, for as long as it is read.
@@ -197,6 +267,9 @@ class ControllerClient:
             return answer
         raise self._error(answer)
 
+    async def _ask(self, path: str, request: BaseModel, timeout: float | None = None) -> Response:
+        return await self._answer("POST", path, body=request.model_dump(mode="json"), timeout=timeout)
+
     def _as(self, kind: type[_Message], answer: Response) -> _Message:
         try:
             return kind.model_validate_json(answer.body)
@@ -237,3 +310,7 @@ class ControllerClient:
 
 def _run_path(run: str) -> str:
     return f"/v1/runs/{quote(run, safe='')}"
+
+
+def _of(workflow: str) -> dict[str, str] | None:
+    return {"workflow": workflow} if workflow else None

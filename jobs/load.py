@@ -5,43 +5,31 @@ It reads text that it is given; it opens no file and follows no reference to a s
 
 from __future__ import annotations
 
-import difflib
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from jobs import spec, tree
+from jobs import contradictions, spec, together, tree
+from jobs.contradictions import Fault
 from jobs.errors import Refused
-from jobs.spec import Cluster, Place, Section, Workflow
+from jobs.spec import Cluster, Place, Section, Training, Workflow
 from jobs.tree import Node, Source, Unreadable
-from jobs.values import PATTERNS
 from jobs.wire import Mistake
+from jobs.wording import meant, nearest, place_name, words
 
 _Spec = TypeVar("_Spec", bound=Section)
 
 _FIXED = ("name", "overlays")
 """Keys of a workflow that no overlay may hold."""
 
-_EXPECTED = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "list_type": "a list (lines that begin with -)",
-    "dict_type": "a mapping (lines of key: value)",
-    "model_type": "a mapping (lines of key: value)",
-    "model_attributes_type": "a mapping (lines of key: value)",
-}
-
 
 class FileMistakes(Refused):
-    """A file that is not taken, with everything that is wrong in it, in the order of its lines."""
+    """A file (or two) that is not taken, with everything that is wrong in it, in the order of its lines."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
-        self.mistakes = sorted(mistakes, key=lambda mistake: (mistake.line, mistake.column))
+        self.mistakes = sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line, mistake.column))
         first = self.mistakes[0]
         count = len(self.mistakes)
         meant = f" (did you mean {first.suggestion}?)" if first.suggestion else ""
@@ -55,21 +43,59 @@ def load_workflow(text: str | bytes, file: str, overlay: str = "") -> Workflow:
     Raises `FileMistakes` with everything that is wrong, in the overlays that are not asked for too.
     """
     read, body = _open(text, file, "workflow")
+    variants = _variants(read, body)
+    if overlay not in variants and not read.mistakes:
+        near = nearest(overlay, variants)
+        read.mistake(body.at, f"there is no overlay {tree.short(overlay)} in this file", near)
+    return _result(read, variants[overlay][1] if overlay in variants else None)
+
+
+def _variants(read: Source, body: Node) -> dict[str, tuple[Node, Workflow | None]]:
+    """What the file says by itself (under the empty name) and with each of its overlays, mistakes noted."""
     overlays = _overlays(read, body)
     body = body.without(("overlays",))
-    results = {"": _read(read, body, Workflow)}
-    for name, over in overlays.items():
-        results[name] = _read(read, _merged(body, over), Workflow)
-    if overlay not in results and not read.mistakes:
-        near = _nearest(overlay, overlays)
-        read.mistake(body.at, f"there is no overlay {tree.short(overlay)} in this file", near)
-    return _result(read, results.get(overlay))
+    nodes = {"": body, **{name: _merged(body, over) for name, over in overlays.items()}}
+    return {name: (node, _read(read, node, Workflow)) for name, node in nodes.items()}
 
 
 def load_cluster(text: str | bytes, file: str) -> Cluster:
     """The cluster that a file describes. Raises `FileMistakes`."""
     read, body = _open(text, file, "cluster")
     return _result(read, _read(read, body, Cluster))
+
+
+def check_together(text: str | bytes, file: str, cluster_text: str | bytes, cluster_file: str) -> Workflow:
+    """Loads a workflow file, and sees whether the cluster of a cluster file can run it, with each overlay too.
+
+    Raises `FileMistakes` with the mistakes of both files.
+    """
+    mistakes: list[Mistake] = []
+    cluster: Cluster | None = None
+    try:
+        cluster = load_cluster(cluster_text, cluster_file)
+    except FileMistakes as error:
+        mistakes += error.mistakes
+    try:
+        read, body = _open(text, file, "workflow")
+    except FileMistakes as error:
+        raise FileMistakes([*mistakes, *error.mistakes]) from error
+    variants = _variants(read, body)
+    plain: set[Fault] = set()
+    for name, (node, workflow) in variants.items():
+        if workflow is None or cluster is None:
+            continue
+        faults = list(together.faults(workflow, cluster, cluster_file))
+        if not name:
+            plain = set(faults)
+            note_faults(read, node, faults)
+        else:
+            fresh = [fault for fault in faults if fault not in plain]
+            note_faults(
+                read, node, (fault._replace(sentence=f"with overlay {name}: {fault.sentence}") for fault in fresh)
+            )
+    if mistakes or read.mistakes:
+        raise FileMistakes([*mistakes, *read.mistakes])
+    return _result(read, variants[""][1])
 
 
 def check(text: str | bytes, file: str) -> Workflow | Cluster:
@@ -83,7 +109,7 @@ def check(text: str | bytes, file: str) -> Workflow | Cluster:
     if key is None:
         read.mistake(0, "the file must begin with workflow: or cluster:")
     else:
-        near = _nearest(key.text or "", ("workflow", "cluster"))
+        near = nearest(key.text or "", ("workflow", "cluster"))
         read.mistake(key.at, f"{tree.short(key.text or '')} is neither workflow nor cluster", near)
     raise FileMistakes(read.mistakes)
 
@@ -110,7 +136,7 @@ def _open(text: str | bytes, file: str, kind: str) -> tuple[Source, Node]:
         elif key.text == other:
             read.mistake(key.at, f"this is a {other} file, not a {kind} file")
         else:
-            near = _nearest(key.text or "", (kind,))
+            near = nearest(key.text or "", (kind,))
             read.mistake(key.at, f"unknown key {tree.short(key.text or '')}; the file holds {kind}: alone", near)
     if body is None:
         if not read.mistakes:
@@ -143,7 +169,7 @@ def _overlays(read: Source, body: Node) -> dict[str, Node]:
             read.mistake(
                 key.at,
                 f"unknown overlay {tree.short(name)}; there are dev, test and prod",
-                _nearest(name, spec.OVERLAYS),
+                nearest(name, spec.OVERLAYS),
             )
         elif child.fields is None:
             if not child.is_null:
@@ -177,7 +203,7 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
     env = body.get("env")
     if env is not None and issubclass(kind, Workflow):
         written = {name: child.text or "" for name, (_, child) in (env.fields or {}).items()}
-        _note(read, body, spec.env_faults(written))
+        _note(read, body, contradictions.env_faults(written))
     while True:
         try:
             loaded = kind.model_validate(raw)
@@ -191,14 +217,40 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
                 _explain(read, body, kind, found)
             return None
         _note(read, body, _contradictions(loaded))
+        if isinstance(loaded, Workflow):
+            _sweep(read, body, loaded)
         return loaded
+
+
+def _sweep(read: Source, body: Node, workflow: Workflow) -> None:
+    """Notes what is wrong with a sweep: its paths, its size, and values that their field does not take."""
+    note_faults(read, body, contradictions.sweep_faults(workflow))
+    for path, values in (workflow.sweep.parameters if workflow.sweep else {}).items():
+        if path not in Training.model_fields or path == contradictions.FREE:
+            continue
+        for index, value in enumerate(values):
+            place: Place = ("sweep", "parameters", path, index)
+            try:
+                Training.model_validate({path: value})
+            except ValidationError as error:
+                found, node = error.errors(include_url=False)[0], _at(body, place)
+                if not read.marked(node.at):
+                    kind, context = found["type"], found.get("ctx", {})
+                    read.mistake(node.at, f"{path} {words(kind, context, node)}", meant(kind, context, node))
+
+
+def note_faults(read: Source, body: Node, faults: Iterable[Fault]) -> None:
+    """Notes faults where they stand in a file."""
+    for fault in faults:
+        node = _key(body, fault.place) if fault.of_key else _at(body, fault.place)
+        read.mistake(node.at, fault.sentence, fault.suggestion)
 
 
 def _contradictions(loaded: Section) -> Iterator[tuple[Place, str]]:
     if isinstance(loaded, Workflow):
-        yield from spec.workflow_contradictions(loaded)
+        yield from contradictions.workflow_contradictions(loaded)
     elif isinstance(loaded, Cluster):
-        yield from spec.cluster_contradictions(loaded)
+        yield from contradictions.cluster_contradictions(loaded)
 
 
 def _note(read: Source, body: Node, faults: Iterator[tuple[Place, str]]) -> None:
@@ -260,78 +312,20 @@ def _explain(read: Source, body: Node, kind: type[Section], found: Any) -> None:
         return
     if place and place[-1] == "[key]":
         key = _key(body, place[:-1])
-        read.mistake(key.at, f"{tree.short(key.text or '')} {_words(error, context, key)}")
+        read.mistake(key.at, f"{tree.short(key.text or '')} {words(error, context, key)}")
         return
     node = _at(body, place)
     if error == "missing":
-        where = _name(place[:-1]) or ("workflow" if kind is Workflow else "cluster")
+        where = place_name(place[:-1]) or ("workflow" if kind is Workflow else "cluster")
         read.mistake(_at(body, place[:-1]).at, f"{where} needs {place[-1]}")
     elif not read.marked(node.at):
-        near = ""
-        if error == "literal_error":
-            near = _nearest(node.text or "", str(context.get("expected", "")).replace("'", "").split(" or "))
-        read.mistake(node.at, f"{_name(place)} {_words(error, context, node)}", near)
-
-
-def _words(error: str, context: dict[str, Any], node: Node) -> str:
-    """What is wrong with a value, to be read after its name."""
-    if node.is_null and error != "stated":
-        return "has no value; write one, or leave the line out"
-    if error == "stated":
-        return str(context.get("sentence", ""))
-    if error in _EXPECTED:
-        quotes = "; put it in quotes" if error == "string_type" and node.plain else ""
-        return f"must be {_EXPECTED[error]}, not {_what(node)}{quotes}"
-    if error == "literal_error":
-        return f"must be one of {str(context.get('expected', '')).replace(chr(39), '')}"
-    if error == "string_pattern_mismatch":
-        return PATTERNS.get(str(context.get("pattern", "")), "has a form that is not allowed here")
-    for name, words in _BOUNDS.items():
-        if error == name:
-            return words.format(**context)
-    return str(context.get("error", "")) or "is not allowed here"
-
-
-_BOUNDS = {
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be more than {gt}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be less than {lt}",
-    "string_too_long": "is too long; at most {max_length} characters",
-    "too_long": "has too many entries; at most {max_length}",
-    "too_short": "needs at least {min_length} of them",
-}
-
-
-def _what(node: Node) -> str:
-    if node.fields is not None:
-        return "a mapping"
-    if node.items is not None:
-        return "a list"
-    if not node.plain:
-        return "text in quotes"
-    text = (node.text or "").lower()
-    if text in ("true", "false"):
-        return text
-    if not tree.is_number(node):
-        return "text"
-    return "a number with a fraction" if "." in text else "a number"
-
-
-def _name(place: Place) -> str:
-    """A place as a person writes it: ``scheduler.queues[2].name``."""
-    return "".join(f"[{step + 1}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return found[0] if found else ""
+        read.mistake(node.at, f"{place_name(place)} {words(error, context, node)}", meant(error, context, node))
 
 
 def _nearest_key(kind: type[Section], holder: Place, name: str) -> str:
     """The known key that an unknown one may have been meant for: here, or the same key in another section."""
     model = _model_at(kind, holder)
-    near = _nearest(name, model.model_fields) if model else ""
+    near = nearest(name, model.model_fields) if model else ""
     if near:
         return near
     for place in _all_keys(kind):

@@ -17,8 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, SupportsFloat
 
+from jobs import fence
+
+_LOOK_AT_FENCE_SECONDS = 1.0
+
 _stop = threading.Event()
 _listening = False
+_looked_at: tuple[float, str] | None = None
+"""When the fence was looked at last (monotonic), and of which run directory."""
 
 
 def report(*, step: int, loss: SupportsFloat | None = None, every_rank: bool = False, **figures: SupportsFloat) -> None:
@@ -26,17 +32,21 @@ def report(*, step: int, loss: SupportsFloat | None = None, every_rank: bool = F
 
     ``figures`` are numbers by name. One that ends in ``_per_second`` (``tokens_per_second``, ``samples_per_second``) is
     the throughput, summed over the whole gang by the script. NaN and infinity are kept, as text, so that they are seen.
+
+    Raises `jobs.errors.Refused` when a newer attempt of the run has begun, so that this one ends (noticed within 1 s).
     """
     directory = os.environ.get("RAYDECK_RUN_DIR")
     rank = int(os.environ.get("RANK", "0"))
     if not directory or (rank != 0 and not every_rank):
         return
+    attempt = int(os.environ.get("RAYDECK_ATTEMPT", "1"))
+    _look_at_fence(directory, attempt)
     line: dict[str, Any] = {"step": int(step)}
     if loss is not None:
         line["loss"] = _number(loss)
     line.update((name, _number(value)) for name, value in figures.items())
     line["wall"] = round(time.time(), 3)
-    line["attempt"] = int(os.environ.get("RAYDECK_ATTEMPT", "1"))
+    line["attempt"] = attempt
     if every_rank:
         line["rank"] = rank
     _append(Path(directory) / "metrics.jsonl", line)
@@ -61,6 +71,14 @@ def config() -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError("RAYDECK_CONFIG does not hold a mapping")
     return settings
+
+
+def _look_at_fence(directory: str, attempt: int) -> None:
+    global _looked_at
+    now = time.monotonic()
+    if _looked_at is None or _looked_at[1] != directory or now - _looked_at[0] >= _LOOK_AT_FENCE_SECONDS:
+        fence.check(directory, attempt)
+        _looked_at = (now, directory)
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

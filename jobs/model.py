@@ -20,35 +20,79 @@ class RunState(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+    PREEMPTED = "preempted"
+    """It saved and left its place to another run; it waits like a queued one, at its old place."""
 
     @property
     def ended(self) -> bool:
-        """Nothing more will happen to a run in this state."""
+        """Nothing more will happen to a run in this state by itself; a restart can take it up again."""
         return self in ENDED
+
+    @property
+    def waiting(self) -> bool:
+        """It holds nothing, and waits for the queue to let it go."""
+        return self in WAITING
 
 
 ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+WAITING = frozenset({RunState.QUEUED, RunState.PREEMPTED})
+
+_OUT = frozenset(
+    {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.STOPPING, RunState.QUEUED, RunState.PREEMPTED}
+)
+"""Ways out of an attempt that has begun: an end, or back to the queue for another one."""
 
 MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.QUEUED: frozenset({RunState.ADMITTED, RunState.STOPPED, RunState.FAILED}),
-    RunState.ADMITTED: frozenset({RunState.STARTING, RunState.STOPPING, RunState.STOPPED, RunState.FAILED}),
-    RunState.STARTING: frozenset(
-        {RunState.RUNNING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPING, RunState.STOPPED}
-    ),
-    RunState.RUNNING: frozenset(
-        {RunState.SAVING, RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}
-    ),
-    RunState.SAVING: frozenset({RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
-    RunState.STOPPING: frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
-    RunState.SUCCEEDED: frozenset(),
-    RunState.FAILED: frozenset(),
-    RunState.STOPPED: frozenset(),
+    RunState.PREEMPTED: frozenset({RunState.QUEUED, RunState.ADMITTED, RunState.STOPPED, RunState.FAILED}),
+    RunState.ADMITTED: frozenset({RunState.STARTING}) | _OUT - {RunState.SUCCEEDED},
+    RunState.STARTING: frozenset({RunState.RUNNING}) | _OUT,
+    RunState.RUNNING: frozenset({RunState.SAVING}) | _OUT,
+    RunState.SAVING: _OUT,
+    RunState.STOPPING: _OUT - {RunState.STOPPING},
+    # An ended run goes on only when somebody restarts it.
+    RunState.SUCCEEDED: frozenset({RunState.QUEUED}),
+    RunState.FAILED: frozenset({RunState.QUEUED}),
+    RunState.STOPPED: frozenset({RunState.QUEUED}),
 }
 """From each state to those that may follow it."""
 
 
+class Failure(str, Enum):
+    """What kind of failure ended an attempt."""
+
+    APPLICATION = "application error"
+    OUT_OF_MEMORY = "out of memory"
+    NODE_LOST = "node lost"
+    DRIVER = "driver or GPU fault"
+    COMMUNICATION = "communication time-out"
+    DATA = "data or storage"
+    CHECKPOINT = "checkpoint unusable"
+    START_TIMEOUT = "not started in time"
+    SILENCE = "no step progress"
+    TIME_LIMIT = "time limit"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
 class _Value(BaseModel):
     model_config = ConfigDict(extra="ignore")
+
+
+class Move(_Value):
+    """One step of a run from one state to another."""
+
+    at: float
+    """Seconds since 1970, by the head's clock."""
+    attempt: int = 0
+    """0 before the first one."""
+    before: RunState | None = None
+    """None for the launch itself."""
+    after: RunState
+    cause: str = ""
+    """In words."""
+    actor: str = ""
+    """The user who asked for it; ``raydeck`` where it follows from what was seen."""
 
 
 class Rank(_Value):
@@ -87,6 +131,11 @@ class GangStatus(_Value):
     progress: Progress | None = None
     checkpoint_step: int | None = None
     """The newest complete checkpoint."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """What the ranks run on: ``python``, ``torch``, ``cuda``, ``nccl``, ``driver``, ``ray``. The nodes' common
+    value, or each value with its nodes where they differ."""
+    warnings: list[str] = Field(default_factory=list)
+    """What an operator should know although it goes on: a loss that is not a number, a disk that fills up."""
     wall: float = 0.0
 
 
@@ -99,9 +148,21 @@ class Outcome(_Value):
     """One sentence; for a failure it names the first rank that failed, its node and its exit code."""
     first_failing_rank: int | None = None
     exit_codes: dict[int, int | None] = Field(default_factory=dict)
+    failure: Failure | None = None
+    """For a failed one: of which kind."""
+    evidence: str = ""
+    """The line that the kind was told from; empty where it follows from an exit code alone."""
+    signature: str = ""
+    """The error with its numbers and addresses taken out: two attempts with the same one failed in the same way."""
+    suspects: list[str] = Field(default_factory=list)
+    """Names of nodes that may be to blame."""
+    last_step: int | None = None
+    """The last step that it reported."""
     checkpoint_step: int | None = None
     survivors: list[int] = Field(default_factory=list)
     """Process ids that were still alive after the sweep; empty is the promise."""
+    unanswered: list[str] = Field(default_factory=list)
+    """Names of nodes that could not be asked whether anything still lives there."""
     wall: float = 0.0
 
 
@@ -114,8 +175,10 @@ class Launch(_Value):
     run: str
     attempt: int
     workflow: str
+    kind: str = "train"
+    """``train``: ranks under torchrun; ``ray``: one command on the head of the job."""
     script: list[str]
-    """The entrypoint and its arguments, relative to ``workload/`` in the package."""
+    """``train``: the script and its arguments, relative to ``workload/``; ``ray``: the command, run in there."""
     nodes: int
     processes_per_node: int
     gpus_per_node: float
@@ -132,6 +195,10 @@ class Launch(_Value):
     checkpoint_interval_steps: int = 0
     excluded_node_ids: list[str] = Field(default_factory=list)
     """Ray nodes that this attempt must keep off (cordoned, suspected)."""
+    node_ids: list[str] = Field(default_factory=list)
+    """The Ray nodes that the queue chose for it, one for each node of the gang; empty leaves it to Ray."""
+    previous_nodes: dict[str, str] = Field(default_factory=dict)
+    """Where earlier attempts of this run had processes: Ray node id to name. Nothing of them may live by now."""
     node_labels: dict[str, str] = Field(default_factory=dict)
     """The pool: Ray node labels that each node of the gang must carry."""
     start_timeout_seconds: float = 300.0
@@ -139,6 +206,14 @@ class Launch(_Value):
     """How long ranks may take to save and leave after they were asked to."""
     metrics_interval_seconds: float = 30.0
     resume_from_step: int | None = None
+    resume_path: str = ""
+    """The checkpoint's folder, absolute; it may be another run's. Empty for one that begins from nothing."""
+    set_aside_after: int | None = None
+    """Checkpoints of this run beyond this step belong to a course that was left: rename them before anything starts."""
+    keep_last: int | None = None
+    """How many of the newest complete checkpoints stay; None keeps all."""
+    keep_every: int | None = None
+    """And beside those each whose step is a multiple of this."""
 
     @property
     def attempt_directory(self) -> str:
@@ -158,6 +233,25 @@ class Attempt(_Value):
     ended_at: float | None = None
     status: GangStatus | None = None
     outcome: Outcome | None = None
+    failure: Failure | None = None
+    resume_step: int | None = None
+    """The checkpoint that it began from; None from nothing."""
+    resume_run: str = ""
+    """The run whose checkpoint that is, where it is another one's."""
+    skipped: list[str] = Field(default_factory=list)
+    """Newer checkpoints that were passed over, a sentence each."""
+    nodes: list[str] = Field(default_factory=list)
+    """The nodes that the queue chose for it, by name."""
+    excluded: list[str] = Field(default_factory=list)
+    """The nodes that it was kept off, by name."""
+
+
+class Held(_Value):
+    """Somebody wants a waiting run to stay where it is."""
+
+    user: str
+    at: float
+    reason: str = ""
 
 
 class Run(_Value):
@@ -177,7 +271,31 @@ class Run(_Value):
     """In all, over all its nodes."""
     kind: str = "train"
     run_directory: str = ""
+    failure: Failure | None = None
+    """Why its newest attempt failed; None while nothing failed."""
+    held: Held | None = None
+    after: list[str] = Field(default_factory=list)
+    """Runs that have to end before it may start: those that it takes the place of."""
+    not_before: float | None = None
+    """The back-off after a failed attempt; seconds since 1970."""
+    max_retry: int = 0
+    retries: int = 0
+    """How many of them are spent."""
+    suspects: dict[str, int] = Field(default_factory=dict)
+    """Nodes by name, and how often one was suspected; from the second time on the run is kept off it."""
+    sweep: str = ""
+    """The sweep that it is one point of."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """That point: path below ``training`` to value."""
+    rollback: str = ""
+    """The rollback that started it."""
+    resume_run: str = ""
+    """The run whose checkpoint its first attempt begins from, where that is another one."""
+    max_duration_seconds: float | None = None
     submitted_at: float
+    queued_at: float | None = None
+    """Its place in the queue counts from here, also after it was preempted or failed; a restart of an ended run begins
+    anew. None: from ``submitted_at``."""
     started_at: float | None = None
     ended_at: float | None = None
     attempts: list[Attempt] = Field(default_factory=list)

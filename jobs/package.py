@@ -13,6 +13,7 @@ import io
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,10 +80,50 @@ def build(code_folder: Path | Traversable, *, exclude: Iterable[str] = DEFAULT_E
     entries = _folder_entries(code_folder, exclude) if isinstance(code_folder, Path) else _shipped_entries(code_folder)
     if not entries:
         raise Refused(f"there is no file to ship in {code_folder}", "Check the workflow's field code")
+    return _package(entries)
+
+
+def _package(entries: list[_Entry]) -> Package:
+    """These files of the operator's, sorted by name, with our own beside them."""
     ours = [*_ours("jobs", _NOT_FOR_GANGS), *_ours("probes")]
     theirs = [_Entry(f"{WORKLOAD}/{entry.name}", entry.content, entry.executable) for entry in entries]
     content = _zip([*ours, *theirs])
     return Package(hashlib.sha256(content).hexdigest(), content, len(entries), _code_digest(entries))
+
+
+def code_digest(archive: Path) -> str:
+    """A package's `Package.code_digest`, from its file. Raises `Refused` for what is no package, or holds no code."""
+    return _code_digest(_workload(archive))
+
+
+def renewed(archive: Path) -> Package:
+    """The operator's code of a package again, with this version's own code beside it. Raises `Refused` likewise."""
+    return _package(_workload(archive))
+
+
+def _workload(archive: Path) -> list[_Entry]:
+    """The operator's files in a package. It came from outside, so what it unpacks to is bounded too."""
+    entries: dict[str, _Entry] = {}
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            infos = [info for info in packed.infolist() if info.filename.startswith(f"{WORKLOAD}/")]
+            infos = [info for info in infos if not info.is_dir()]
+            if len(infos) > MAX_FILES or sum(info.file_size for info in infos) > MAX_BYTES:
+                raise Refused(f"the package {archive.stem[:12]} unpacks to more than is taken", _ADVICE)
+            for info in infos:
+                name = info.filename[len(WORKLOAD) + 1 :]
+                if name in entries or name.startswith("/") or ".." in name.split("/"):
+                    raise Refused(f"the package {archive.stem[:12]} has a file that may not be in it: {name!a}")
+                executable = bool((info.external_attr >> 16) & stat.S_IXUSR)
+                # zipfile stops at the size that was told, so a false one ends as a wrong checksum.
+                entries[name] = _Entry(name, packed.read(info), executable)
+    except OSError as error:
+        raise Refused(f"the package {archive.stem[:12]} cannot be read: {error.strerror}") from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise Refused(f"the package {archive.stem[:12]} is no zip that can be read: {error}") from error
+    if not entries:
+        raise Refused(f"the package {archive.stem[:12]} holds no code", f"Its folder {WORKLOAD} is empty")
+    return [entries[name] for name in sorted(entries)]
 
 
 def controller_archive() -> tuple[str, bytes]:

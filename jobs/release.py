@@ -37,14 +37,19 @@ def freeze(
     user: str,
     at: float | None = None,
     environment: Mapping[str, str] | None = None,
+    data_digest: str = "",
 ) -> Release:
-    """The release that this workflow is with this code. The same three give the same id, whoever asks and whenever.
+    """The release that this workflow is with this code on this data. The same three give the same id, whoever asks
+    and whenever.
 
-    ``at`` is in seconds since 1970 (now, if not given). ``environment`` is the fingerprint of where it was made; it is
-    recorded, and is no part of the id.
+    ``code_digest`` is `jobs.package.Package.code_digest`, of the operator's files alone; ``data_digest`` the SHA-256 of
+    the data's manifest, empty where none is known. ``at`` is in seconds since 1970 (now, if not given).
+    ``environment`` is the fingerprint of where it was made; it is recorded, and is no part of the id.
     """
     config = workflow.model_dump(mode="json")
-    identity = json.dumps([config, code_digest, workflow.data.version], sort_keys=True, separators=(",", ":"))
+    identity = json.dumps(
+        [config, code_digest, workflow.data.version, data_digest], sort_keys=True, separators=(",", ":")
+    )
     digest = hashlib.sha256(identity.encode()).hexdigest()
     return Release(
         id=f"{workflow.name}-r-{digest[:DIGITS]}",
@@ -55,6 +60,8 @@ def freeze(
         code_digest=code_digest,
         environment=dict(environment or {}),
         data_version=workflow.data.version,
+        data_digest=data_digest,
+        seed=workflow.seed,
     )
 
 
@@ -78,6 +85,7 @@ def _contents(release: Release) -> dict[str, Any]:
     """All that a release is made of, by path."""
     return {
         "code_digest": release.code_digest,
+        "data_digest": release.data_digest,
         **dict(_leaves(release.config)),
         **dict(_leaves(release.environment, "environment")),
     }

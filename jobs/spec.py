@@ -6,8 +6,6 @@ Unknown keys are refused. `jobs.load` reads the files and says where in them a m
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,8 +33,6 @@ from jobs.values import (
     Text,
     VariableName,
     Written,
-    is_plaintext_secret,
-    unreferenced_fault,
 )
 
 OVERLAYS = ("dev", "test", "prod")
@@ -118,6 +114,17 @@ class Checkpoints(Section):
     """And beside those every so many steps."""
 
 
+class Sweep(Section):
+    """Many runs from one launch: one for each point of a grid."""
+
+    parameters: dict[str, Annotated[list[Any], Field(min_length=1, max_length=1000)]] = Field(min_length=1)
+    """Path below ``training`` to its values: ``learning_rate``, or ``parameters.width``. Their product is the grid."""
+    parallel: Count | None = None
+    """How many of its runs may hold something at once; as many as the queue lets if not given."""
+    goal: Literal["minimize", "maximize"] = "minimize"
+    """What makes one run better than another: the last loss that it reported."""
+
+
 class Workflow(Section):
     """A workflow file, below its key ``workflow``."""
 
@@ -136,16 +143,18 @@ class Workflow(Section):
     """Environment variables; secrets only as ``${env:NAME}`` or ``${file:PATH}``, resolved on the node."""
     queue: QueueName | None = None
     """Where the run waits; the cluster's default queue if not given."""
-    priority: Priority = "normal"
-    """``low``, ``normal``, ``high``, or a number; a higher one goes first."""
+    priority: Priority | None = None
+    """``low``, ``normal``, ``high``, or a number; a higher one goes first. Its queue's if not given."""
     pool: Pool = Field(default_factory=dict)
     """Labels that each node must carry; a bare word stands for the label ``pool``."""
     max_duration: Seconds | None = None
-    """A run that takes longer is stopped."""
+    """A run whose attempts have together run for so long saves and is stopped."""
     start_timeout: Seconds = 600.0
     """How long the gang may take to be placed and started."""
     silence_timeout: Seconds | None = None
-    """A run that says nothing for so long counts as hung."""
+    """A run that reports no new step for so long counts as hung: its attempt is ended, and tried again."""
+    retry_backoff: Seconds = 10.0
+    """How long the first retry waits; each further one twice as long, up to 10 minutes."""
     stop_grace: Seconds = 30.0
     """How long the gang may take to save and leave after it was asked to."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -155,6 +164,7 @@ class Workflow(Section):
     observability: RunObservability = RunObservability()
     data: Data = Data()
     checkpoints: Checkpoints = Checkpoints()
+    sweep: Sweep | None = None
 
     @property
     def script(self) -> list[str]:
@@ -167,10 +177,7 @@ class Workflow(Section):
         return self.training.processes_per_node or max(1, self.resources.accelerators_per_node)
 
 
-NOT_BUILT = {
-    name: f"{name} is not supported by this version"
-    for name in ("sweep", "serve", "image", "max_duration", "silence_timeout", "checkpoints")
-}
+NOT_BUILT = {name: f"{name} is not supported by this version" for name in ("serve", "image")}
 """Keys of a workflow that have a meaning, and none yet in this version."""
 
 
@@ -220,7 +227,7 @@ class Queue(Section):
     max_accelerators: CountOrNone | None = None
     """The most accelerators that the queue's runs hold at once; no quota if not given."""
     priority: Priority = "normal"
-    """Between runs of the same priority, the queue's decides."""
+    """What a run of this queue has that names no priority itself."""
 
 
 class Limits(Section):
@@ -229,6 +236,9 @@ class Limits(Section):
     max_active_runs: Count = 100
     """Each active run has a driver process on the head."""
     max_queued_runs: Count = 10_000
+    max_accelerators_per_user: CountOrNone | None = None
+    """The most that one user's runs hold at once; no quota if not given."""
+    max_active_runs_per_user: Count | None = None
 
 
 class Scheduler(Section):
@@ -238,6 +248,14 @@ class Scheduler(Section):
     """It need not be among ``queues``: then it is a queue without a quota."""
     queues: list[Queue] = Field(default_factory=list)
     limits: Limits = Limits()
+    user_quotas: dict[Login, CountOrNone] = Field(default_factory=dict)
+    """Accelerators that these users may hold at once, instead of ``limits.max_accelerators_per_user``."""
+    ageing: Seconds = 12 * 3600.0
+    """A run that has waited so long counts a level (100) higher, twice as long two: nothing starves."""
+    backfill: bool = True
+    """Whether a run may pass one that waits for room, where it cannot delay it."""
+    preemption: bool = False
+    """Whether a run may have others of lower priority save and go back to the queue."""
 
     def queue(self, name: str | None) -> Queue | None:
         """The queue of this name (none: the default queue), or None where there is no such queue."""
@@ -341,58 +359,3 @@ def _under(base: str, path: str, field: str, base_field: str) -> str:
         )
     joined = posixpath.join(base, path)
     return posixpath.normpath(joined) if joined else ""
-
-
-def workflow_contradictions(workflow: Workflow) -> Iterator[tuple[Place, str]]:
-    """What each field allows and all of them together do not: the place of the mistake, and a sentence."""
-    if workflow.kind == "ray" and not workflow.entrypoint:
-        yield ("kind",), "a workflow of kind ray needs an entrypoint"
-    if workflow.train_script and workflow.kind == "ray":
-        yield ("train_script",), "train_script is for kind train; use entrypoint"
-    elif workflow.train_script and workflow.entrypoint:
-        yield ("train_script",), "give either entrypoint or train_script, not both"
-    if workflow.kind == "train":
-        place: Place = ("entrypoint",) if workflow.entrypoint else ("train_script",)
-        script = workflow.script[0]
-        if re.fullmatch(r"(?:.*/)?(?:python[0-9.]*|torchrun|accelerate|deepspeed)", script):
-            yield place, "name the script itself, with its arguments; raydeck starts it with torchrun on each node"
-        elif script.startswith(("/", "~")) or ".." in script.split("/"):
-            yield place, "the script must lie in the code folder"
-    for place, text in _texts(workflow.training.parameters, ("training", "parameters")):
-        fault = unreferenced_fault(text)
-        if fault:
-            yield place, f"{place[-1]} {fault}"
-
-
-def env_faults(env: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
-    """Names and values that a workflow's ``env`` must not have. The sentences never repeat a value."""
-    for name, value in env.items():
-        if name.upper().startswith("RAYDECK_"):
-            yield ("env", name), "names that begin with RAYDECK_ are raydeck's own"
-        elif is_plaintext_secret(name, value):
-            yield ("env", name), f"{name} looks like a secret in plain text; write ${{env:{name}}} or ${{file:/PATH}}"
-
-
-def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _texts(inner, (*place, name))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*place, index))
-
-
-def cluster_contradictions(cluster: Cluster) -> Iterator[tuple[Place, str]]:
-    """The same for a cluster file."""
-    seen: set[str] = set()
-    for index, node in enumerate(cluster.worker_nodes):
-        if node.host in seen:
-            yield ("worker_nodes", index, "host"), f"{node.host} is among the worker nodes already"
-        seen.add(node.host)
-    names: set[str] = set()
-    for index, queue in enumerate(cluster.scheduler.queues):
-        if queue.name in names:
-            yield ("scheduler", "queues", index, "name"), f"there is a queue {queue.name} already"
-        names.add(queue.name)

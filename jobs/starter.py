@@ -3,31 +3,30 @@
 Standard library only, and nothing newer than Python 3.8, since it runs before anything of ours is there. Sent over SSH
 as ``python3 -I -S -u -c BOOT`` with `start_argv_and_input`'s bytes on stdin; or called here, with `carry_out`.
 
-It answers with one line of JSON: ``event`` (``started``, ``running``, ``stopped`` or ``failed``), ``pid``, ``socket``,
-``digest`` (of the code that runs), ``offered`` (of the code that was sent), ``supervised_by``, ``reason``, ``hint``.
+It answers with one line of JSON: ``event`` (``started``, ``running``, ``stopped``, ``restored``, ``backups`` or
+``failed``), ``pid``, ``socket``, ``digest`` (of the code that runs), ``offered`` (of the code that was sent),
+``supervised_by``, ``reason``, ``hint``, ``details``.
 Everything may be repeated: starting what runs, and stopping what does not, is no error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
+from jobs.holder import LOCK_NAME, SOCKET_NAME, ask, holder
 from jobs.supervision import OUTPUT_NAME, Failed, find_manager, find_python, start_unit, systemctl, unit_name
 
-MODULES = ("jobs.supervision", "jobs.starter")
+MODULES = ("jobs.holder", "jobs.supervision", "jobs.starter")
 """What travels, in the order in which it is executed."""
 BOOT = (
     "import sys,json,types,zlib;i=sys.stdin.buffer;h=json.loads(i.readline());"
@@ -37,11 +36,10 @@ BOOT = (
     "sys.exit(sys.modules['jobs.starter'].main(h,i))"
 )
 """Makes modules of what arrives, in one line, since not every login shell takes more. They find each other by name."""
-COMMANDS = ("start", "status", "stop", "restart")
+COMMANDS = ("start", "status", "stop", "restart", "restore", "backups")
 ARCHIVES_KEPT = 3
-LOCK_NAME = "controller.lock"
-SOCKET_NAME = "controller.sock"
-ASK_SECONDS = 3.0
+RESTORE_SECONDS = 50.0
+"""How long a restore may take; cut off, it is to be repeated before a controller starts."""
 SETTLE_SECONDS = 5.0
 """How long one that holds the lock and does not answer is watched, before that is said."""
 
@@ -64,6 +62,8 @@ class Options:
     """How long it may take to leave by itself before it is killed."""
     supervisor: str = "auto"
     """``auto``: systemd where it can keep a unit running after logout; ``none``: a plain process."""
+    backup: str = ""
+    """For a restore: the file on the head; empty takes the newest whole backup."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Answer:
     """What came of it."""
 
     event: str
-    """``started``, ``running``, ``stopped`` or ``failed``."""
+    """``started``, ``running``, ``stopped``, ``restored``, ``backups`` or ``failed``."""
     pid: int | None = None
     socket: str = ""
     digest: str = ""
@@ -79,6 +79,8 @@ class Answer:
     supervised_by: str = ""
     reason: str = ""
     hint: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Of a restore and of a list of backups: what `restore` says."""
 
 
 def start_argv_and_input(
@@ -86,8 +88,8 @@ def start_argv_and_input(
 ) -> tuple[list[str], bytes]:
     """What to run on the head, and what to write to its standard input.
 
-    ``archive`` is the controller's code, its digest and its zip; ``start`` and ``restart`` need it. The first word is
-    the head's ``python3``; over SSH the list is to be quoted as a whole.
+    ``archive`` is the controller's code, its digest and its zip; all but ``status`` and ``stop`` need it. The first
+    word is the head's ``python3``; over SSH the list is to be quoted as a whole.
     """
     import pkgutil  # here only: on the head this file is no package
 
@@ -117,6 +119,8 @@ def carry_out(command: str, options: Options, archive: tuple[str, bytes] | None 
             stopped = _stop(store, options.stop_seconds)
             if stopped.event == "failed":
                 return stopped
+        if command in ("restore", "backups"):
+            return restore(store, options, *archive, just_list=command == "backups")
         return _start(store, options, *archive)
     except Failed as error:
         return Answer("failed", offered=archive[0] if archive else "", reason=error.reason, hint=error.hint)
@@ -127,67 +131,19 @@ def carry_out(command: str, options: Options, archive: tuple[str, bytes] | None 
 # --- who runs -----------------------------------------------------------------------------------------------------
 
 
-def _holder(store: str) -> dict[str, Any] | None:
-    """What the controller that holds the store's lock wrote there; None if nobody holds it."""
-    try:
-        file = os.open(os.path.join(store, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        # Held for an instant; a controller that starts right now tries for longer than that.
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        with os.fdopen(os.dup(file), "rb") as stream:
-            try:
-                facts = json.loads(stream.read())
-            except ValueError:
-                facts = {}
-        return facts if isinstance(facts, dict) else {}
-    finally:
-        os.close(file)
-    return None
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, limit: float) -> None:
-        super().__init__("controller", timeout=limit)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _ask(store: str) -> dict[str, Any]:
-    """The running controller's own status. Raises `OSError` or `ValueError` if it does not answer."""
-    connection = _UnixConnection(os.path.join(store, SOCKET_NAME), ASK_SECONDS)
-    try:
-        connection.request("GET", "/v1/status")
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        if answer.status != 200 or not isinstance(body, dict):
-            raise ValueError(f"status {answer.status}")
-        return body
-    except http.client.HTTPException as error:
-        raise ValueError(str(error)) from error
-    finally:
-        connection.close()
-
-
 def _status(store: str) -> Answer:
-    holder = _holder(store)
-    if holder is None:
+    serving = holder(store)
+    if serving is None:
         return Answer("stopped", reason=f"no controller serves {store}")
     answer = Answer(
         "running",
-        pid=holder.get("pid"),
+        pid=serving.get("pid"),
         socket=os.path.join(store, SOCKET_NAME),
-        digest=str(holder.get("digest", "")),
-        supervised_by=str(holder.get("supervised_by", "none")),
+        digest=str(serving.get("digest", "")),
+        supervised_by=str(serving.get("supervised_by", "none")),
     )
     try:
-        answer.digest = str(_ask(store).get("code_digest", answer.digest))
+        answer.digest = str(ask(store).get("code_digest", answer.digest))
     except (OSError, ValueError) as error:
         answer.reason = f"the controller (process {answer.pid}) runs, but does not answer: {error}"
     return answer
@@ -242,7 +198,7 @@ def _wait_until_it_answers(store: str, digest: str, limit: float, child: subproc
     while True:
         ended = child is not None and child.poll() is not None
         try:
-            found = _ask(store)
+            found = ask(store)
         except (OSError, ValueError) as error:
             why = str(error)
         else:
@@ -317,21 +273,69 @@ def _keep_archive(store: str, digest: str, body: bytes) -> str:
     return path
 
 
+# --- restore ------------------------------------------------------------------------------------------------------
+
+
+def restore(store: str, options: Options, digest: str, body: bytes, *, just_list: bool = False) -> Answer:
+    """Over SSH: ``start_argv_and_input("restore", Options(store=…, backup=FILE or ""), controller_archive())``, as for
+    a start; ``"backups"`` in its place lists them. Here: ``carry_out`` with the same.
+
+    Puts a backup in the place of the store's journal, which no controller may be using. The answer's ``event`` is
+    ``restored``, and its ``details`` are ``backup`` (the file), ``until`` (the time of its last entry, or None),
+    ``runs_active``, ``moved`` (the names that the files before it have now) and ``skipped`` (sentences about newer
+    backups that are not whole). For a list ``event`` is ``backups`` and ``details`` has ``backups``: the newest first,
+    each with ``path``, ``at`` and ``size_bytes``. What fails is an answer of ``failed`` with ``reason`` and ``hint``.
+    """
+    serving = holder(store)
+    if serving is not None and not just_list:
+        raise Failed(
+            "the controller (process {}) runs, and the journal is in its hands".format(serving.get("pid", "unknown")),
+            "Stop it first: raydeck controller stop",
+        )
+    if not os.path.isdir(store):
+        raise Failed(f"there is no folder {store} on this machine", "Check the metadata store of this cluster")
+    archive = _keep_archive(store, digest, body)
+    python = find_python(options.python, options.dashboard)
+    command = [python, "-m", "jobs.controller", "backups" if just_list else "restore", "--store", store]
+    if options.backup and not just_list:
+        command += ["--from", os.path.abspath(os.path.expanduser(options.backup))]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONPATH"] = archive
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=RESTORE_SECONDS, cwd=store, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Failed(
+            f"it did not end within {RESTORE_SECONDS:.0f} s", "Look at the disk there, and repeat it"
+        ) from error
+    lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+    try:
+        told = json.loads(lines[-1])
+        event = str(told.pop("event"))
+    except (IndexError, ValueError, KeyError, AttributeError, TypeError) as error:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Failed("it ended with {}: {}".format(done.returncode, said[-1] if said else "it said nothing")) from error
+    if event == "failed":
+        raise Failed(str(told.get("reason", "")), str(told.get("hint", "")))
+    return Answer(event, offered=digest, details=told)
+
+
 # --- stop ---------------------------------------------------------------------------------------------------------
 
 
 def _stop(store: str, limit: float) -> Answer:
-    holder = _holder(store)
-    if holder is None:
+    serving = holder(store)
+    if serving is None:
         return Answer("stopped", reason="no controller was running")
-    pid = holder.get("pid")
+    pid = serving.get("pid")
     if not isinstance(pid, int) or pid <= 1:
         raise Failed(f"a controller holds {os.path.join(store, LOCK_NAME)}, but does not say who it is")
     if not _is_controller(pid):
         lock = os.path.join(store, LOCK_NAME)
         raise Failed(f"process {pid}, which {lock} names, is no controller", "Look on the head who holds that file")
     manager: list[str] = [] if os.getuid() == 0 else ["--user"]
-    by_systemd = holder.get("supervised_by") == "systemd"
+    by_systemd = serving.get("supervised_by") == "systemd"
     if not (by_systemd and systemctl(manager, "stop", "--no-block", unit_name(store))):
         _end(pid, signal.SIGTERM)
     if _wait_until_gone(store, pid, limit):
@@ -370,8 +374,8 @@ def _wait_until_gone(store: str, pid: int, limit: float) -> bool:
     """Has the process given the lock back? A lock that another one holds now counts as given back."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
-        holder = _holder(store)
-        if holder is None or holder.get("pid") not in (pid, None):
+        serving = holder(store)
+        if serving is None or serving.get("pid") not in (pid, None):
             return True
         time.sleep(0.05)
     return False

@@ -178,9 +178,8 @@ def parse(read: Source) -> Node | None:
                 read.mistake(at, f"more than {MAX_DEPTH} levels deep")
                 raise Unreadable(read)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = mark.index if mark else 0
-        read.mistake(at, _syntax(read.text, at, str(error.problem or error.context or "")))
+        at, sentence = _complaint(read.text, error)
+        read.mistake(at, sentence)
         raise Unreadable(read) from error
     except yaml.YAMLError as error:
         read.mistake(0, "the text cannot be read as YAML")
@@ -248,11 +247,26 @@ def short(text: str) -> str:
     return repr(line if len(line) <= 40 else f"{line[:39]}…")
 
 
+def _complaint(text: str, error: yaml.MarkedYAMLError) -> tuple[int, str]:
+    """A parser's complaint: where it stands, and in plain words."""
+    problem, mark, opened = str(error.problem or error.context or ""), error.problem_mark, error.context_mark
+    unclosed = any(sign in problem for sign in _UNCLOSED)
+    if unclosed and opened is not None and (mark is None or mark.line != opened.line):
+        mark = opened  # a person looks for it where it was opened, not where the text ran out
+    mark = mark or opened
+    at = mark.index if mark else 0
+    return at, _syntax(text, at, problem)
+
+
+_UNCLOSED = ("',' or ']'", "',' or '}'", "unexpected end of stream")
+
+
 def _syntax(text: str, at: int, problem: str) -> str:
-    """A parser's complaint in plain words."""
     line = text[text.rfind("\n", 0, at) + 1 : at + 1]
     if "\t" in line and not line.strip():
         return "a tab indents this line; YAML wants spaces"
+    if line[:-1].strip() and any(sign in problem for sign in ("expected key", "<block end>")):
+        return "something follows the end of a value here; a quote may be missing, on this line or above it"
     for sign, sentence in _COMPLAINTS:
         if sign in problem:
             return sentence
@@ -265,11 +279,11 @@ _COMPLAINTS = (
     ("did not find expected key", "this line is not indented like the ones around it"),
     ("expected <block end>", "this line is not indented like the ones around it"),
     ("did not find expected '-'", "this line is not indented like the entries of the list above it"),
-    ("did not find expected ',' or ']'", "a list that is opened with [ is not closed, or a comma is missing"),
-    ("expected ',' or ']'", "a list that is opened with [ is not closed, or a comma is missing"),
-    ("did not find expected ',' or '}'", "a mapping that is opened with { is not closed, or a comma is missing"),
-    ("expected ',' or '}'", "a mapping that is opened with { is not closed, or a comma is missing"),
-    ("unexpected end of stream", "a quote that is opened here or before is never closed"),
+    ("did not find expected ',' or ']'", "a list that is opened with [ is not closed, or a comma is missing in it"),
+    ("expected ',' or ']'", "a list that is opened with [ is not closed, or a comma is missing in it"),
+    ("did not find expected ',' or '}'", "a mapping that is opened with { is not closed, or a comma is missing in it"),
+    ("expected ',' or '}'", "a mapping that is opened with { is not closed, or a comma is missing in it"),
+    ("unexpected end of stream", "a quote that is opened here is never closed"),
     ("cannot start any token", "this character cannot begin a value; put the value in quotes"),
     ("undefined tag handle", "tags (such as !!str or !name) are not read here; write the plain value"),
     ("unknown escape character", "an escape in double quotes that YAML does not know; use single quotes"),
@@ -310,6 +324,11 @@ def is_number(node: Node) -> bool:
     """Whether a plain scalar looks like a number to some reader of YAML."""
     text = node.text or ""
     return node.plain and any(form.fullmatch(text) for form in (_INT, _BASE, _OCTAL, _FLOAT, _NO_NUMBER))
+
+
+def bare(node: Node) -> Node:
+    """A scalar in quotes as it would be without them."""
+    return Node(node.at, text=node.text, plain=True)
 
 
 def _number(read: Source, node: Node, text: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -42,7 +42,7 @@ _HARMLESS = re.compile(r"|true|false|none|[+-]?[0-9]+(?:\.[0-9]+)?", re.IGNORECA
 def seconds(value: object) -> float:
     """``"10m"``, ``"1h30m"``, ``"45s"`` or a number of seconds, as seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("is no duration; write one such as 45s, 10m or 1h30m")
+        raise ValueError("must be a duration such as 45s, 10m or 1h30m")
     if isinstance(value, str):
         text = value.strip().replace(" ", "")
         if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", text):
@@ -50,7 +50,7 @@ def seconds(value: object) -> float:
         elif _DURATION.fullmatch(text):
             total = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(text))
         else:
-            raise ValueError("is no duration; write one such as 45s, 10m or 1h30m")
+            raise ValueError("must be a duration such as 45s, 10m or 1h30m")
     else:
         total = float(value)
     if not 0 < total <= LONGEST_SECONDS:
@@ -65,7 +65,7 @@ def priority_text(value: object) -> str:
         return text
     if re.fullmatch(r"[+-]?[0-9]{1,6}", text) and abs(int(text)) <= PRIORITY_LIMIT:
         return str(int(text))
-    raise ValueError(f"is no priority; use low, normal, high or a number from -{PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
+    raise ValueError(f"must be low, normal, high or a whole number from -{PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
 
 
 def priority_value(text: str) -> int:
@@ -101,7 +101,7 @@ def ports(value: object) -> str:
     if isinstance(value, int | str) and not isinstance(value, bool):
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", str(value).replace(" ", ""))
     if match is None:
-        raise ValueError("is no port; write a number such as 6379, or a range such as 10001-10100")
+        raise ValueError("must be a port such as 6379, or a range of them such as 10001-10100")
     first, last = int(match[1]), int(match[2] or match[1])
     if not (1 <= first <= 65535 and 1 <= last <= 65535):
         raise ValueError("is outside the ports there are, 1 to 65535")
@@ -135,14 +135,15 @@ def is_plaintext_secret(name: str, value: str) -> bool:
     return any(part.endswith(_SECRET_ENDINGS) for part in parts) and _HARMLESS.fullmatch(value) is None
 
 
-def _stated(parse: Callable[[object], Any]) -> Callable[[object], Any]:
-    """The parser, with its sentence handed to pydantic as it is."""
+def _stated(parse: Callable[[object], Any], known: Iterable[str] = ()) -> Callable[[object], Any]:
+    """The parser, with its sentence handed to pydantic as it is, and the words that may have been meant."""
 
     def run(value: object) -> Any:
         try:
             return parse(value)
         except ValueError as error:
-            raise PydanticCustomError("stated", "{sentence}", {"sentence": str(error)}) from error
+            context = {"sentence": str(error), "known": list(known)}
+            raise PydanticCustomError("stated", "{sentence}", context) from error
 
     return run
 
@@ -186,7 +187,7 @@ Written = Annotated[Text, BeforeValidator(_written)]
 """Text, where a bare number in the file is taken exactly as it stands there: ``1.10`` stays ``1.10``."""
 Seconds = Annotated[float, BeforeValidator(_stated(seconds))]
 """A duration: ``10m``, ``1h30m``, ``45s``, or a number of seconds; kept in seconds."""
-Priority = Annotated[str, BeforeValidator(_stated(priority_text))]
+Priority = Annotated[str, BeforeValidator(_stated(priority_text, PRIORITIES))]
 Command = Annotated[list[Text], Field(max_length=1000), BeforeValidator(_stated(command))]
 Ports = Annotated[str, BeforeValidator(_stated(ports))]
 
@@ -215,7 +216,7 @@ def _network(text: str) -> str:
     try:
         ipaddress.ip_network(text)
     except ValueError:
-        raise stated("is no network; write one such as 10.0.0.0/24") from None
+        raise stated("must be a network such as 10.0.0.0/24") from None
     return text
 
 

@@ -2,20 +2,30 @@
 
 HTTP on a Unix socket, JSON bodies. Who is asking is not in the request: the kernel says it (SO_PEERCRED).
 
-====== ============================ ========================================================================
-GET    /v1/status                   `ControllerStatus`
-GET    /v1/runs                     ``{"runs": [Run, …]}``, newest first; ``?limit=N`` (default 200)
-GET    /v1/runs/{run}               `Run`
-GET    /v1/runs/{run}/series        ``{"points": [Progress, …]}``, thinned to ``?points=N`` (default 600)
-GET    /v1/releases                 ``{"releases": [Release, …]}``; ``?workflow=NAME``
-GET    /v1/audit                    ``{"entries": [AuditEntry, …]}``, newest first; ``?limit=N``; with ``?verify=1``
-                                    also ``"broken"``: where its chain of hashes breaks, empty if it holds
-GET    /v1/events                   NDJSON for as long as the caller listens: first ``Snapshot``, then ``RunChanged`` …,
-                                    ``Heartbeat`` at least every 2 s
-PUT    /v1/packages/{digest}        the code that a launch refers to (zip); idempotent; 201 new, 200 known
-POST   /v1/runs                     `LaunchRequest` → `Run` (201; 200 when the request id is known already)
-POST   /v1/runs/{run}/stop          `StopRequest` → `Run`
-====== ============================ ========================================================================
+====== ================================ ====================================================================
+GET    /v1/status                       `ControllerStatus`
+GET    /v1/runs                         ``{"runs": [Run, …]}``, newest first; ``?limit=N`` (default 200), ``?sweep=ID``
+GET    /v1/runs/{run}                   `Run`
+GET    /v1/runs/{run}/series            ``{"points": [Progress, …]}``, thinned to ``?points=N`` (default 600)
+GET    /v1/runs/{run}/moves             ``{"moves": [Move, …]}``, oldest first
+GET    /v1/runs/{run}/explain           `Explanation`
+GET    /v1/runs/{run}/checkpoints       ``{"checkpoints": [CheckpointRow, …]}``, in the order of their steps
+GET    /v1/queue                        `QueueView`; ``?offset=N&limit=N`` (default 0 and 200) of those that wait
+GET    /v1/releases                     ``{"releases": [ReleaseRow, …]}``, newest first; ``?workflow=NAME``
+GET    /v1/rollbacks                    ``{"rollbacks": [Rollback, …]}``, newest first; ``?workflow=NAME``
+GET    /v1/audit                        ``{"entries": [AuditEntry, …]}``, newest first; ``?limit=N``; with
+                                        ``?verify=1`` also ``"broken"``: where its chain breaks, empty if it holds
+GET    /v1/events                       NDJSON for as long as the caller listens: first ``Snapshot``, then
+                                        ``RunChanged``, ``QueueChanged`` …, ``Heartbeat`` at least every 2 s
+PUT    /v1/packages/{digest}            the code that a launch refers to (zip); idempotent; 201 new, 200 known
+POST   /v1/runs                         `LaunchRequest` → ``{"runs": [Run, …]}``: one, or all of a sweep
+                                        (201; 200 when the request id is known already)
+POST   /v1/runs/{run}/stop              `StopRequest` → `Run`
+POST   /v1/runs/{run}/restart           `RestartRequest` → `Restarted`
+POST   /v1/runs/{run}/arrange           `ArrangeRequest` → `Run`
+POST   /v1/workflows/{workflow}/rollback `RollbackRequest` → `Rollback`
+POST   /v1/rollbacks/{rollback}/undo    `UndoRequest` → `Rollback`
+====== ================================ ====================================================================
 
 A refusal is ``{"error": {"sentence": …, "hint": …, "mistakes": [Mistake, …]}}`` with status 400 (makes no sense), 403
 (not allowed), 404 (no such thing), 409 (wrong state) or 503 (Ray does not answer).
@@ -28,8 +38,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.model import Run
+from jobs.queueview import QueueView
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class _Message(BaseModel):
@@ -72,6 +83,8 @@ class ControllerStatus(_Message):
     role: str
     """What that user may do: ``viewer``, ``submitter``, ``operator`` or ``admin``."""
     runs_active: int = 0
+    warnings: list[str] = Field(default_factory=list)
+    """What is wrong with the controller's own memory: a journal that cannot be written, a backup that is not made."""
 
 
 class LaunchRequest(_Message):
@@ -86,7 +99,11 @@ class LaunchRequest(_Message):
     """The digest of an uploaded package; empty uses one of the samples that ship with raydeck."""
     overlay: str = ""
     queue: str = ""
+    """Instead of the workflow's own."""
     priority: str = ""
+    """Instead of the workflow's own."""
+    hold: bool = False
+    """Have it wait until it is released."""
     dry_run: bool = False
 
 
@@ -97,6 +114,88 @@ class StopRequest(_Message):
     reason: str = ""
     now: bool = False
     """Do not ask, do not wait."""
+
+
+class RestartRequest(_Message):
+    """Have a run try again from one of its checkpoints; one that still runs saves and leaves first."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    reason: str = ""
+    from_step: int | None = Field(default=None, ge=0)
+    """A complete checkpoint of the run; 0 begins from nothing; None takes the newest complete one."""
+    dry_run: bool = False
+
+
+class Restarted(_Message):
+    """What a restart does, or (for a dry run) would do."""
+
+    run: Run
+    from_step: int | None = None
+    """The checkpoint that it begins from; None from nothing."""
+    skipped: list[str] = Field(default_factory=list)
+    """Newer checkpoints that are passed over, with why."""
+    set_aside: list[int] = Field(default_factory=list)
+    """Steps of complete checkpoints beyond the chosen one; they are renamed, not deleted."""
+    warnings: list[str] = Field(default_factory=list)
+    """Such as a changed world size."""
+
+
+class ArrangeRequest(_Message):
+    """Change how a run waits. What is not given stays as it is."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    reason: str = ""
+    priority: str | None = None
+    queue: str | None = None
+    hold: bool | None = None
+    """True keeps it waiting, False releases it."""
+    place: Literal["first", "last", "before", "after", "own"] | None = None
+    """Among all that wait; ``own`` gives it back the place that is its by priority and time."""
+    other: str = ""
+    """For ``before`` and ``after``: the run that is meant."""
+
+
+class RollbackRequest(_Message):
+    """Put an earlier release of a workflow in the place of what runs now."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    reason: str = ""
+    to: str = ""
+    """A release's id; empty takes the last good one before the one that runs (or ran last)."""
+    dry_run: bool = False
+
+
+class UndoRequest(_Message):
+    """Take a rollback back: stop what it started, restart what it stopped."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    reason: str = ""
+    dry_run: bool = False
+
+
+class Rollback(_Message):
+    """One rollback: what it stopped, what it started, and from where."""
+
+    id: str
+    workflow: str
+    at: float
+    user: str
+    reason: str = ""
+    from_release: str = ""
+    """What ran, or ran last."""
+    to_release: str
+    stopped: list[str] = Field(default_factory=list)
+    """Runs that were stopped for it; they save first."""
+    started: str = ""
+    """The run that it started; it waits until those have ended."""
+    from_step: int | None = None
+    """The checkpoint that run begins from; None from nothing."""
+    from_run: str = ""
+    """The run whose checkpoint that is."""
+    skipped: list[str] = Field(default_factory=list)
+    """Newer checkpoints that are passed over, with why."""
+    undone_at: float | None = None
+    undone_by: str = ""
 
 
 class Release(_Message):
@@ -111,6 +210,53 @@ class Release(_Message):
     code_digest: str
     environment: dict[str, str] = Field(default_factory=dict)
     data_version: str = ""
+    data_digest: str = ""
+    """SHA-256 of the data's manifest file, where the workflow names one that the head can read."""
+    seed: int | None = None
+
+
+class ReleaseRow(Release):
+    """A release, and how its runs fared."""
+
+    runs: int = 0
+    active: list[str] = Field(default_factory=list)
+    """Its runs that have not ended."""
+    last_run: str = ""
+    outcome: str = ""
+    """The state of its newest run; empty if it was never run."""
+    reason: str = ""
+    """Why that one is in this state."""
+    last_good: bool = False
+    """The newest release of its workflow of which a run succeeded; what a rollback goes to by itself."""
+    last_step: int | None = None
+    loss: float | None = None
+    """The last one that its newest run reported."""
+    throughput: float | None = None
+    throughput_unit: str = ""
+    checkpoint_step: int | None = None
+    """The newest complete checkpoint of its newest run that has one."""
+    checkpoint_run: str = ""
+
+
+class CheckpointRow(_Message):
+    """One checkpoint of a run."""
+
+    step: int
+    path: str
+    format: str = "raydeck"
+    """``raydeck``, ``dcp`` (torch.distributed.checkpoint), ``huggingface`` or ``lightning``."""
+    complete: bool
+    reason: str = ""
+    """Why it is not complete, or was set aside; empty for one that can be used."""
+    written_at: float | None = None
+    size_bytes: int | None = None
+    seconds: float | None = None
+    """How long it took to write."""
+    loss: float | None = None
+    world_size: int | None = None
+    attempt: int | None = None
+    in_use_by: list[str] = Field(default_factory=list)
+    """Runs that began from it and have no checkpoint of their own yet; it is not deleted."""
 
 
 class AuditEntry(_Message):
@@ -132,6 +278,8 @@ class Snapshot(_Message):
     event: Literal["snapshot"] = "snapshot"
     status: ControllerStatus
     runs: list[Run]
+    """All that hold something, the first of those that wait, and the newest that ended."""
+    queue: QueueView | None = None
 
 
 class RunChanged(_Message):
@@ -139,6 +287,13 @@ class RunChanged(_Message):
 
     event: Literal["run"] = "run"
     run: Run
+
+
+class QueueChanged(_Message):
+    """The queues as they are now; at most once a second."""
+
+    event: Literal["queue"] = "queue"
+    queue: QueueView
 
 
 class Heartbeat(_Message):
@@ -149,4 +304,4 @@ class Heartbeat(_Message):
     ray: str
 
 
-Event = Annotated[Snapshot | RunChanged | Heartbeat, Field(discriminator="event")]
+Event = Annotated[Snapshot | RunChanged | QueueChanged | Heartbeat, Field(discriminator="event")]

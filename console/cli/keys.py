@@ -34,14 +34,20 @@ def ask_on_terminal() -> AskHostKey | None:
     return ask
 
 
-async def confirm(preview: Preview, sure: bool) -> None:
-    """Show what a change does; go on if that is wanted. Raises `Refused` otherwise."""
-    output.note(preview.title)
+async def confirm(preview: Preview, sure: bool, reason: str = "") -> str:
+    """Show what a change does; go on if that is wanted. Gives the reason, which is asked for where none was named.
+
+    Raises `Refused` where the person does not want it.
+    """
+    output.note(safe(preview.title))
     for line in (*preview.lines, *(f"! {line}" for line in preview.warnings)):
         output.note(f"  {safe(line)}")
     if sure:
-        return
+        return reason
+    if preview.wants_reason and not reason:
+        reason = await asyncio.to_thread(_ask, "Reason, for the audit log: ")
     wanted = "y" if preview.ask == "y" else preview.expected
     answer = await asyncio.to_thread(_ask, f"Type {wanted} to go on: ")
     if answer != wanted:
         raise Refused("nothing was changed")
+    return reason

@@ -11,10 +11,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from console.render.cells import cell_len, fit, safe
+from console.render.cells import Column, Row, Spans, cell_len, fit, safe, spans_of
+from console.render.prose import wrapped
 from jobs.errors import RaydeckError
 
 DONE, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
+INDENT = "      "
+UNCUT = 10_000
+"""Cells of a line where nothing cuts it."""
 
 
 def say(text: str) -> None:
@@ -50,20 +54,84 @@ def _text(value: Any) -> str:
     return safe(str(value))
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty: str) -> None:
-    """Rows under headings, cut to the terminal's width where there is one; whole where there is none."""
-    texts = [[_text(row.get(column)) for column in columns] for row in rows]
+def table(rows: Iterable[Mapping[str, Any]], named: Sequence[str], empty: str) -> None:
+    """Rows under headings. Where the terminal is too narrow for all of it, the last column's texts stand below."""
+    texts = [[_text(row.get(column)) for column in named] for row in rows]
     if not texts:
         note(empty)
         return
-    heads = [column.replace("_", " ").upper() for column in columns]
-    widths = [max(cell_len(line[at]) for line in (heads, *texts)) for at in range(len(columns))]
-    limit = shutil.get_terminal_size((10_000, 24)).columns if sys.stdout.isatty() else 10_000
-    for texts_of_line in (heads, *texts):
-        painted = "  ".join(
-            text + " " * (width - cell_len(text)) for text, width in zip(texts_of_line, widths, strict=True)
-        )
-        print(fit(painted.rstrip(), limit).rstrip() if cell_len(painted) > limit else painted.rstrip())
+    heads = [column.replace("_", " ").upper() for column in named]
+    limit = width()
+    rooms = [max(cell_len(line[at]) for line in (heads, *texts)) for at in range(len(heads))]
+    folds = sum(rooms) + 2 * (len(rooms) - 1) > limit
+    shown = len(rooms) - folds
+    for cells in (heads, *texts):
+        _line("  ".join(fit(text, room) for text, room in zip(cells[:shown], rooms, strict=False)), limit)
+        if folds and cells is not heads:
+            _below(cells[-1], limit)
+
+
+def _line(painted: str, limit: int) -> None:
+    painted = painted.rstrip()
+    print(fit(painted, limit).rstrip() if cell_len(painted) > limit else painted)
+
+
+def _below(text: str, limit: int) -> None:
+    """A text that had no room in its row, under it."""
+    for line in wrapped(text, limit - len(INDENT)) if text not in ("", "-") else ():
+        print(f"{INDENT}{line}")
+
+
+def documents(found: Sequence[Any], watch: bool) -> None:
+    """A list of documents; where it comes again and again, a line each."""
+    if not watch:
+        document(found)
+        return
+    for one in found:
+        line(one)
+
+
+def width(piped: int = UNCUT) -> int:
+    """How many cells a line may have: the terminal's, or ``piped`` where there is none."""
+    return shutil.get_terminal_size((piped, 24)).columns if sys.stdout.isatty() else piped
+
+
+def lines(painted: Iterable[Spans]) -> None:
+    """Lines as a screen shows them, without its colours: every state has its word."""
+    for spans in painted:
+        print("".join(cell.text for cell in spans).rstrip())
+
+
+def columns(shown: Sequence[Column[Row]], rows: Sequence[Row], empty: str) -> None:
+    """Rows as a screen's table has them, as wide as they need.
+
+    Where the terminal is too narrow, the texts of the last column that may grow stand below their rows; then columns
+    are left out, as on a screen.
+    """
+    if not rows:
+        note(empty)
+        return
+    texts = {
+        column.key: ["".join(safe(cell.text) for cell in spans_of(column.cell(row))).strip() for row in rows]
+        for column in shown
+    }
+    kept = [column for column in shown if any(texts[column.key])]
+    rooms = {column.key: max(map(cell_len, (column.title, *texts[column.key]))) for column in kept}
+    limit = width()
+    below = None
+    if _total(kept, rooms) > limit and kept[-1].grow:
+        below = kept.pop()
+    while _total(kept, rooms) > limit and any(column.drop for column in kept):
+        kept.remove(max(kept, key=lambda column: column.drop))
+    _line("  ".join(fit(column.title, rooms[column.key], column.align) for column in kept), limit)
+    for at in range(len(rows)):
+        _line("  ".join(fit(texts[column.key][at], rooms[column.key], column.align) for column in kept), limit)
+        if below is not None:
+            _below(texts[below.key][at], limit)
+
+
+def _total(kept: Sequence[Column[Any]], rooms: Mapping[str, int]) -> int:
+    return sum(rooms[column.key] for column in kept) + 2 * max(0, len(kept) - 1)
 
 
 def failure(error: RaydeckError, as_json: bool) -> int:
@@ -79,7 +147,8 @@ def failure(error: RaydeckError, as_json: bool) -> int:
         near = f" (did you mean {mistake.suggestion}?)" if mistake.suggestion else ""
         note(safe(f"{mistake.file}:{mistake.line}:{mistake.column}: {mistake.message}{near}"))
     if mistakes:
-        note(f"raydeck: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)} in {safe(mistakes[0].file)}")
+        files = " and ".join(dict.fromkeys(safe(mistake.file) for mistake in mistakes))
+        note(f"raydeck: {len(mistakes)} mistake{'s' * (len(mistakes) > 1)} in {files}")
     else:
         note(f"raydeck: {safe(str(error))}")
     return error.exit_code

@@ -1,40 +1,25 @@
-"""Commands that look: nodes, gpus, runs, logs, audit, releases, check, contexts."""
+"""Commands that look at nodes, logs and files; runs, queues and releases have files of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from console.cli import output
-from console.cli.keys import ask_on_terminal
+from console.cli.opened import WATCH_SECONDS, opened, sentence_of, with_controller
 from console.render.cells import safe
-from console.render.documents import gpu_document, job_document, node_document, run_document
+from console.render.documents import gpu_document, node_document
 from console.render.redact import redact
 from console.settings import Context, Settings, demo_contexts
 from console.sources.runlog import RunLog
 from console.sources.session import Session
-from jobs.errors import Refused, Unreachable
+from jobs.errors import Refused
 
 SETTLE_SECONDS = 8.0
 """How long an answer may wait for nodes that do not answer; they are then shown as they are."""
-CONTROLLER_SECONDS = 10.0
-WATCH_SECONDS = 1.0
-
-
-@asynccontextmanager
-async def opened(context: Context, **what: bool) -> AsyncGenerator[Session]:
-    """A session that reads what is asked for, and is closed however the command ends."""
-    session = Session(context, ask=ask_on_terminal())
-    try:
-        session.start(**what)
-        yield session
-    finally:
-        await session.close()
 
 
 def _settled(session: Session) -> bool:
@@ -59,11 +44,8 @@ async def _fleet(context: Context, rows: Callable[[Session], list[dict[str, Any]
         await session.until(lambda: _settled(session), SETTLE_SECONDS)
         while True:
             found = rows(session)
-            if as_json and watch:
-                for row in found:
-                    output.line(row)
-            elif as_json:
-                output.document(found)
+            if as_json:
+                output.documents(found, watch)
             else:
                 output.table(found, columns, empty)
             if not watch:
@@ -123,53 +105,6 @@ async def gpus(context: Context, as_json: bool, watch: bool) -> int:
     return await _fleet(context, rows, columns, "no accelerator is known", as_json, watch)
 
 
-async def with_controller(session: Session) -> None:
-    """Wait for the controller's first word. Raises `Unreachable` with the reason."""
-    work = session.work
-    await session.until(lambda: work.controller.state not in ("unknown", "connecting"), CONTROLLER_SECONDS)
-    if work.controller.state != "ok":
-        head = session.head
-        reason = work.controller.reason or f"the head {head.host.name} does not answer: {head.status.reason}"
-        hint = "Start it with: raydeck controller start" if work.controller.state == "absent" else ""
-        raise Unreachable(f"no controller: {reason}", hint)
-
-
-async def runs(context: Context, as_json: bool, watch: bool) -> int:
-    """Every run, and Ray's own jobs."""
-    columns = ("id", "state", "workflow", "gpus", "step", "loss", "throughput", "checkpoint_step", "user", "reason")
-    async with opened(context, probes=False) as session:
-        await with_controller(session)
-        await session.until(lambda: session.fleet.ray.state != "unknown", SETTLE_SECONDS)
-        while True:
-            jobs = [session.work.job(key) for key in session.work.keys]
-            rows = [job_document(job) for job in jobs]
-            if as_json and watch:
-                for row in rows:
-                    output.line(row)
-            elif as_json:
-                output.document(rows)
-            else:
-                output.table(rows, columns, "no run yet; `raydeck launch lm` launches a sample")
-            if not watch:
-                return output.DONE
-            await asyncio.sleep(WATCH_SECONDS)
-
-
-async def show(context: Context, run: str, as_json: bool) -> int:
-    """One run."""
-    async with opened(context, probes=False, ray=False) as session:
-        await with_controller(session)
-        document = run_document(await (await session.controller()).run(run))
-    if as_json:
-        output.document(document)
-        return output.DONE
-    ranks = document.pop("ranks")
-    for name, value in document.items():
-        output.say(f"{name:<16} {'-' if value is None else safe(str(value))}")
-    output.table(ranks, ("rank", "node_address", "gpu", "pid", "exit_code"), "no rank has started")
-    return output.DONE
-
-
 async def logs(
     context: Context, name: str, *, follow: bool, rank: int | None, attempt: int | None, grep: str | None, lines: int,
     as_json: bool,
@@ -192,7 +127,7 @@ async def logs(
     async with opened(context, probes=False) as session:
         await with_controller(session)
         if name not in session.work.runs:
-            raise Refused(f"there is no run {name!r}", f"Known are: {', '.join(list(session.work.runs)[:8]) or 'none'}")
+            session.work.run_changed(await (await session.controller()).run(name), session.now())
         await session.until(lambda: any(node.ray_node_id for node in session.fleet.nodes.values()), SETTLE_SECONDS)
         log = RunLog(session, name, take, rank=rank, attempt=attempt, tail=lines, follow=follow)
         reading = asyncio.ensure_future(log.run())
@@ -214,69 +149,39 @@ async def _until_ended(session: Session, name: str, reading: asyncio.Future[None
         if run is None or run.state.ended:
             await asyncio.wait({reading}, timeout=2.0)
             if run is not None:
-                output.note(f"raydeck: {name} {run.state.value}{f': {safe(run.reason)}' if run.reason else ''}")
+                output.note(f"raydeck: {sentence_of(run)}")
             return
         await asyncio.wait({reading}, timeout=0.5)
     await reading
 
 
-async def audit(context: Context, limit: int, verify: bool, as_json: bool) -> int:
-    """What was asked for; or whether anybody has changed what stands there."""
-    async with opened(context, probes=False, ray=False) as session:
-        await with_controller(session)
-        client = await session.controller()
-        if verify:
-            broken = await client.audit_broken()
-            if as_json:
-                output.document({"whole": not broken, "broken": broken or None})
-            else:
-                output.say(broken or "the audit log is whole: every entry carries the hash of the one before")
-            return output.FAILED if broken else output.DONE
-        entries = [entry.model_dump() for entry in await client.audit(limit)]
-    if as_json:
-        output.document(entries)
-    else:
-        for entry in entries:
-            entry["at"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
-        output.table(
-            entries, ("seq", "at", "user", "action", "target", "allowed", "reason"), "nothing was asked for yet"
-        )
-    return output.DONE
-
-
-async def releases(context: Context, workflow: str, as_json: bool) -> int:
-    """What was launched."""
-    async with opened(context, probes=False, ray=False) as session:
-        await with_controller(session)
-        found = [release.model_dump() for release in await (await session.controller()).releases(workflow)]
-    if as_json:
-        output.document(found)
-    else:
-        for release in found:
-            release["created_at"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(release["created_at"]))
-        output.table(found, ("id", "workflow", "created_at", "user", "code_digest"), "no release yet")
-    return output.DONE
-
-
-def check(file: str, overlay: str, as_json: bool) -> int:
-    """A file, with every mistake in it."""
+def check(file: str, overlay: str, cluster: str, as_json: bool) -> int:
+    """A file, with every mistake in it; a workflow against a cluster file too."""
     from console.dispatch import workflow_path
     from jobs.load import check as check_file
-    from jobs.load import load_workflow
+    from jobs.load import check_together, load_workflow
 
-    path: Path = workflow_path(file)
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{file} cannot be read: {error.strerror}") from error
-    found = load_workflow(text, str(path), overlay) if overlay else check_file(text, str(path))
-    if as_json:
-        output.document(
-            {"file": str(path), "kind": type(found).__name__.lower(), "resolved": found.model_dump(mode="json")}
-        )
+    path = workflow_path(file)
+    text = _read(path, file)
+    if cluster:
+        found = check_together(text, str(path), _read(Path(cluster).expanduser(), cluster), cluster)
+        if overlay:
+            found = load_workflow(text, str(path), overlay)
     else:
-        output.say(f"{file}: a {type(found).__name__.lower()} file without mistakes")
+        found = load_workflow(text, str(path), overlay) if overlay else check_file(text, str(path))
+    kind = type(found).__name__.lower()
+    if as_json:
+        output.document({"file": str(path), "kind": kind, "resolved": found.model_dump(mode="json")})
+    else:
+        output.say(f"{file}: a {kind} file without mistakes{f', and {cluster} can run it' if cluster else ''}")
     return output.DONE
+
+
+def _read(path: Path, named: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{named} cannot be read: {error.strerror}") from error
 
 
 def contexts(settings: Settings, as_json: bool) -> int:

@@ -34,6 +34,23 @@ GPU_MEMORY_BYTES = 80 * 1024**3
 GPU_POWER_WATTS = 700
 
 
+CLUSTER_FILE = """\
+# The demo's cluster file: two queues, of which one gives way.
+cluster:
+  name: demo
+  control_nodes:
+    - {{host: head, metadata_store: "{store}"}}
+  storage:
+    output_path: "{store}/output"
+    dataset_path: "{store}/data"
+  scheduler:
+    default_queue: training
+    queues:
+      - {{name: training, max_accelerators: 8}}
+      - {{name: research, max_accelerators: 4, priority: low}}
+"""
+
+
 class StartFailed(RaydeckError):
     """Something of the demo did not start."""
 
@@ -172,8 +189,10 @@ class Keeper:
         from console.sources.head import start_controller
         from console.sources.session import Session
 
+        cluster = self.folder / "cluster.yaml"
+        cluster.write_text(CLUSTER_FILE.format(store=context.metadata_store))
         with step("controller") as tell:
-            session = Session(context)
+            session = Session(replace(context, cluster_file=cluster))
             try:
                 started = await start_controller(session, restart=False)
             finally:

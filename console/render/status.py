@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.render.cells import Cell, Spans, age, cell_len, safe, state_glyph, state_style
+from console.render.cells import Cell, Spans, age, cell_len, fit, safe, state_glyph, state_style
 from console.state.fleet import Finding, FleetStore
 from console.state.work import WorkStore
 
@@ -65,13 +65,14 @@ def status_spans(
         left.append(Cell(" SIMULATED", "simulated"))
     if read_only:
         left.append(Cell(" READ ONLY", "warn"))
-    if place:
-        left.append(Cell(f"  {safe(place)}", ""))
     right: list[Cell] = []
     for cell in (_ssh(fleet), _samples(fleet, now), _ray(fleet, now), _controller(work, now)):
         right += [cell, Cell("  ")]
     right[-1] = Cell(" ")
     used = sum(cell_len(cell.text) for cell in (*left, *right))
+    if place and (room := min(cell_len(safe(place)), width - used - 3)) > 0:  # how fresh things are goes before it
+        left.append(Cell(f"  {fit(place, room)}", ""))
+        used += room + 2
     return (*left, Cell(" " * max(1, width - used)), *right)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from console.render.cells import Cell, Column, age, count, safe, state_cell
-from console.state.work import Job, status_of
+from console.render.cells import Cell, Column, Spans, age, count, safe, state_cell
+from console.render.queue import waiting_state
+from console.state.work import Job, retries_text, status_of
 from jobs.model import Progress, Rank, Run, RunState
 from jobs.raymodel import RayJob
 
@@ -18,6 +20,9 @@ RAY_STATES = {
     "FAILED": "failed",
     "STOPPED": "stopped",
 }
+
+
+NO_NUMBERS = frozenset({"NaN", "Inf", "-Inf"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,11 @@ def gpus_text(run: Run) -> str:
     return f"{run.nodes}×{run.gpus // run.nodes}" if run.nodes and run.gpus % run.nodes == 0 else f"{run.gpus}"
 
 
+def run_state(run: Run) -> Cell:
+    """A run's state: sign and word."""
+    return waiting_state(run.state, run.held is not None)
+
+
 def _of_run(write: Callable[[Run], Cell], foreign: Callable[[RayJob], Cell] | None = None) -> Callable[[JobRow], Cell]:
     def cell(row: JobRow) -> Cell:
         if row.job.run is not None:
@@ -58,14 +68,21 @@ def _progress(write: Callable[[Progress], str | None]) -> Callable[[JobRow], Cel
     def of(run: Run) -> Cell:
         point = progress_of(run)
         text = write(point) if point else None
-        return Cell("-", "muted") if text is None else Cell(text)
+        return Cell("-", "muted") if text is None else Cell(text, figure_style(text))
 
     return _of_run(of)
 
 
+def figure_style(text: str) -> str:
+    """A figure that is not a number stands out."""
+    return "bad" if text in NO_NUMBERS else ""
+
+
 def loss_text(point: Progress) -> str | None:
     """The loss, four digits; the word where it is not a number."""
-    return None if point.loss is None else f"{point.loss:.4f}"
+    if point.loss is None or math.isfinite(point.loss):
+        return None if point.loss is None else f"{point.loss:.4f}"
+    return "NaN" if math.isnan(point.loss) else "Inf" if point.loss > 0 else "-Inf"
 
 
 def throughput_text(point: Progress) -> str | None:
@@ -93,15 +110,39 @@ def _sort_progress(take: Callable[[Progress], float | None]) -> Callable[[JobRow
     return key
 
 
-def why_text(row: JobRow) -> Cell:
-    """Why a run is in its state; for a foreign job, its entrypoint."""
+def parameters_text(run: Run) -> str:
+    """Its point of a sweep: ``learning_rate=0.001 width=64``; empty for one that is of no sweep."""
+    names = [path.rpartition(".")[2] for path in run.parameters]
+    if len(set(names)) < len(names):  # two paths that end in one word
+        names = list(run.parameters)
+    return " ".join(
+        f"{safe(name)}={safe(str(value))}" for name, value in zip(names, run.parameters.values(), strict=True)
+    )
+
+
+def why_text(row: JobRow) -> Spans:
+    """Why a run is in its state, after its point of a sweep; for a foreign job, its entrypoint."""
     run = row.job.run
     if run is None:
-        return Cell(safe(row.job.ray_job.entrypoint) if row.job.ray_job else "", "muted")
+        return (Cell(safe(row.job.ray_job.entrypoint) if row.job.ray_job else "", "muted"),)
+    lead = (Cell(f"{parameters_text(run)}  ", "accent"),) if run.parameters else ()
+    return (*lead, _why(run, row))
+
+
+def _why(run: Run, row: JobRow) -> Cell:
+    if run.state is RunState.FAILED:
+        kind = f"{run.failure.value}: " if run.failure else ""
+        return Cell(kind + safe(run.reason), "bad")
     if run.state.ended:
-        return Cell(safe(run.reason), "bad" if run.state is RunState.FAILED else "muted")
+        return Cell(safe(run.reason), "muted")
+    tried = f"{retries_text(run)}: " if run.retries else ""
     status = status_of(run)
-    return Cell(safe((status.detail if status else "") or run.reason), "muted")
+    if run.state.waiting:
+        said = row.job.waiting.sentence if row.job.waiting else run.reason
+        return Cell(tried + safe(said), "muted")
+    if status and status.warnings:
+        return Cell(safe(status.warnings[0]), "warn")
+    return Cell(tried + safe((status.detail if status else "") or run.reason), "muted")
 
 
 JOB_COLUMNS: tuple[Column[JobRow], ...] = (
@@ -118,7 +159,7 @@ JOB_COLUMNS: tuple[Column[JobRow], ...] = (
         "STATE",
         11,
         _of_run(
-            lambda run: state_cell(run.state.value),
+            run_state,
             lambda job: state_cell(RAY_STATES.get(job.status, "unknown"), job.status.lower()),
         ),
         sort=lambda row: row.job.run.state.value if row.job.run else "zz",

@@ -9,17 +9,23 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Input
+from textual.worker import Worker
 
 from console.actions import ACTIONS, key_label
 from console.screens.place import Place
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
+from jobs.client import ControllerClient
+from jobs.errors import RaydeckError
 
 WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
 """Bound by the table and the log themselves, or by Textual."""
 APP_ACTIONS = frozenset(
-    {"help", "command", "fleet", "runs", "refresh", "mouse", "copy", "raw", "controller", "launch", "stop", "shell"}
-)
+    {
+        "help", "command", "fleet", "runs", "queue", "releases", "audit", "refresh", "mouse", "copy", "raw", "shell",
+        "controller", "launch", "stop", "restart", "rollback", "arrange",
+    }
+)  # fmt: skip
 """The same on every screen, so that the app has them; what they are about, the screen in front says."""
 
 
@@ -175,3 +181,73 @@ class DeckScreen(Place):
         """Open what is under the cursor."""
         if self.table:
             self.table.action_open()
+
+
+class AskingScreen(DeckScreen):
+    """A screen whose rows the controller has to be asked for: when it opens, and again while it is in front."""
+
+    PERIOD_SECONDS: ClassVar[float] = 5.0
+    _asking: Worker[None] | None = None
+
+    async def ask(self, client: ControllerClient) -> None:
+        """Ask, and show."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        """Ask at once, and then again and again."""
+        self.ask_again()
+        self.set_interval(self.PERIOD_SECONDS, self._due)
+
+    def _due(self) -> None:
+        if self.is_current:
+            self.ask_again()
+
+    def ask_again(self) -> None:
+        """Ask, unless an answer is still on its way."""
+        if self._asking is None or self._asking.is_finished:
+            self._asking = self.run_worker(self._ask(), name="ask", exit_on_error=False)
+
+    async def _ask(self) -> None:
+        session = self.deck.session
+        if session is None:
+            return
+        try:
+            await self.ask(await session.controller())
+        except RaydeckError as error:
+            self.failed(str(error))
+        else:
+            self.failed("")
+
+    def failed(self, text: str) -> None:
+        """Why there is no answer; empty: there is. An empty table never stands for a failure."""
+        if self.table:
+            self.table.message_style = "bad"
+            self.table.message = text
+
+
+class OfRuns(DeckScreen):
+    """A screen whose keys are about runs: those that are marked, or the one under the cursor."""
+
+    def run_under_cursor(self) -> str | None:
+        """The run that a key about one run is about."""
+        return next(iter(self.selected_runs()), None)
+
+    def action_why(self) -> None:
+        """Why the run waits, or failed."""
+        if key := self.run_under_cursor():
+            self.deck.explain(key)
+
+    def action_log(self) -> None:
+        """The log of the run."""
+        key, session = self.run_under_cursor(), self.deck.session
+        if key is not None and session is not None and key in session.work.runs:
+            self.deck.open_log(key)
+
+    def action_sweep(self) -> None:
+        """The sweep that the run is of."""
+        key, session = self.run_under_cursor(), self.deck.session
+        run = session.work.runs.get(key) if session and key else None
+        if run is not None and run.sweep:
+            self.deck.open_sweep(run.sweep)
+        else:
+            self.notify(f"{key or 'nothing'} is of no sweep")

@@ -25,6 +25,8 @@ SCOPE_TITLES = {
     "table": "In a table",
     "fleet": "Nodes",
     "runs": "Runs",
+    "run": "In a run",
+    "releases": "Releases",
     "log": "In a log",
 }
 
@@ -45,8 +47,18 @@ BUTTON_KEYS: list[BindingType] = [
 class ConfirmDialog(ModalScreen[Confirmed | None]):
     """Shows what a change does and to whom, and takes what has to be typed. Escape and Cancel change nothing."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False), *BUTTON_KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        *BUTTON_KEYS,
+    ]
     AUTO_FOCUS = "#cancel"
+    REASON_LAST: ClassVar[bool] = False
+    """``y`` asks for the reason, and enter there does it, rather than ``y`` alone."""
+    SHAPE: ClassVar[str] = "dialog"
 
     def __init__(self, preview: Preview) -> None:
         super().__init__()
@@ -55,15 +67,17 @@ class ConfirmDialog(ModalScreen[Confirmed | None]):
     def compose(self) -> ComposeResult:
         """Title, blast radius, reason, what has to be typed, buttons."""
         preview = self.preview
-        with Vertical(classes="dialog"):
+        with Vertical(classes=self.SHAPE):
             yield Static(preview.title, classes="dialog-title", markup=False)
             with VerticalScroll(classes="dialog-body", can_focus=False):
                 for line in preview.lines:
                     yield Static(line, markup=False)
                 for line in preview.warnings:
                     yield Static(f"! {line}", classes="warning", markup=False)
+                yield from self.detail()
             if preview.wants_reason:
-                yield Input(placeholder="reason (goes to the audit log)", id="reason", compact=True)
+                does = "; enter does it" if self.REASON_LAST and preview.ask == "y" else ""
+                yield Input(placeholder=f"reason (goes to the audit log){does}", id="reason", compact=True)
             if preview.ask != "y":
                 what = "the name" if preview.ask == "name" else "how many"
                 yield Input(placeholder=f"type {what}: {preview.expected}", id="typed", compact=True)
@@ -71,11 +85,23 @@ class ConfirmDialog(ModalScreen[Confirmed | None]):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Yes (y)" if preview.ask == "y" else "Do it", id="yes", variant="error", compact=True)
 
+    def detail(self) -> ComposeResult:
+        """More to read before one says yes."""
+        yield from ()
+
     def on_key(self, event: events.Key) -> None:
         """``y`` says yes, where one key is enough and no text is being typed."""
         if event.key == "y" and self.preview.ask == "y" and not isinstance(self.focused, Input):
             event.stop()
-            self._confirm()
+            event.prevent_default()
+            if self.REASON_LAST and self.preview.wants_reason:
+                self.query_one("#reason").focus()
+            else:
+                self._confirm()
+
+    def action_scroll(self, lines: int) -> None:
+        """Up or down, where there is more to read than has room."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def _confirm(self) -> None:
         if self.preview.ask != "y" and self.query_one("#typed", Input).value.strip() != self.preview.expected:
@@ -95,6 +121,9 @@ class ConfirmDialog(ModalScreen[Confirmed | None]):
 
     @on(Input.Submitted, "#reason")
     def _reason_given(self) -> None:
+        if self.REASON_LAST and self.preview.ask == "y":
+            self._confirm()
+            return
         (self.query_one("#typed") if self.preview.ask != "y" else self.query_one("#yes")).focus()
 
     @on(Input.Submitted, "#typed")

@@ -70,3 +70,13 @@ class Place(Screen[None]):
     def selected_node(self) -> str | None:
         """The node that a key is about."""
         return None
+
+    def selected_release(self) -> tuple[str, str]:
+        """The workflow that a rollback is about, and the release to go to; empty: none, or the last good one."""
+        session = self.deck.session
+        key = next(iter(self.selected_runs()), None)
+        run = session.work.runs.get(key) if session and key else None
+        return (run.workflow, "") if run else ("", "")
+
+    def ask_again(self) -> None:
+        """The operator wants what was asked for once to be asked for again."""

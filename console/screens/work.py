@@ -9,16 +9,18 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from console.render.cells import Cell, Spans, safe
 from console.render.documents import job_document
-from console.render.work import JOB_COLUMNS, JobRow
-from console.screens.base import DeckScreen, bindings_for
-from console.screens.run import RunScreen
+from console.render.prose import paragraph
+from console.render.work import JOB_COLUMNS, JobRow, why_text
+from console.screens.base import OfRuns, bindings_for
+from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
 
 EMPTY = "no run yet: S launches one"
 
 
-class RunsScreen(DeckScreen):
+class RunsScreen(OfRuns):
     """Every run, the living ones first."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "runs")
@@ -27,10 +29,12 @@ class RunsScreen(DeckScreen):
     def __init__(self) -> None:
         super().__init__()
         self._keys: list[str] = []
+        self._second = 0
 
     def body(self) -> ComposeResult:
         """The table."""
         yield VirtualTable(JOB_COLUMNS, id="runs", empty=EMPTY)
+        yield Lines(self._note, id="note", most=3)
 
     @property
     def place(self) -> str:
@@ -40,6 +44,16 @@ class RunsScreen(DeckScreen):
     def on_mount(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
+
+    def _note(self, width: int) -> list[Spans]:
+        """Why the run under the cursor is in its state: the table may have no room for it."""
+        key = self.query_one(VirtualTable).cursor_key
+        if key is None or self.deck.session is None:
+            return []
+        spans = why_text(self._row(key))
+        style = spans[-1].style
+        text = "".join(span.text for span in spans)
+        return paragraph(text, width, style=style, lead=(Cell(f" {safe(key)}  ", "title"),), indent=1) if text else []
 
     def _row(self, key: str) -> JobRow:
         session = self.deck.session
@@ -54,10 +68,15 @@ class RunsScreen(DeckScreen):
             return
         table = self.query_one(VirtualTable)
         keys = session.work.keys
-        if keys != self._keys:
+        if keys is not self._keys:
             self._keys = keys
             table.set_rows(keys, self._row)
-        table.touch(keys)
+        table.touch(runs)
+        second = int(session.now())
+        if second != self._second:  # ages move without any news
+            self._second = second
+            table.repaint_rows()
+            self.query_one("#note", Lines).touch()
         state = session.work.controller
         quiet = state.state in ("ok", "unknown", "connecting")
         table.message = "" if quiet else f"controller {state.state}: {state.reason}"
@@ -66,7 +85,7 @@ class RunsScreen(DeckScreen):
     def _opened(self, event: VirtualTable.Opened) -> None:
         session = self.deck.session
         if session is not None and event.key in session.work.runs:
-            self.app.push_screen(RunScreen(event.key))
+            self.deck.open_run(event.key)
         else:
             self.deck.show_raw(self.raw())
 
@@ -75,6 +94,7 @@ class RunsScreen(DeckScreen):
         session = self.deck.session
         if session is not None and event.key in session.work.runs:
             self.deck.run_in_focus = event.key
+        self.query_one("#note", Lines).touch()
 
     def selected_runs(self) -> Iterable[str]:
         """The marked runs, else the one under the cursor."""
@@ -82,6 +102,10 @@ class RunsScreen(DeckScreen):
         if table.marked:
             return sorted(table.marked)
         return (table.cursor_key,) if table.cursor_key else ()
+
+    def run_under_cursor(self) -> str | None:
+        """The run under the cursor."""
+        return self.query_one(VirtualTable).cursor_key
 
     def copy_text(self) -> str:
         """The run's name."""
@@ -94,9 +118,3 @@ class RunsScreen(DeckScreen):
             return None
         job = session.work.job(key)
         return job_document(job)
-
-    def action_log(self) -> None:
-        """The log of the run under the cursor."""
-        key, session = self.query_one(VirtualTable).cursor_key, self.deck.session
-        if key is not None and session is not None and key in session.work.runs:
-            self.deck.open_log(key)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from console.state.work import WorkStore
 from jobs.client import ControllerClient
 from jobs.errors import RaydeckError, Refused
-from jobs.wire import Heartbeat, RunChanged, Snapshot
+from jobs.wire import Event, QueueChanged, RunChanged, Snapshot
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -44,12 +44,14 @@ class ControllerWatcher:
             failures += 1
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads reconnects, guards nothing
 
-    def _take(self, event: Snapshot | RunChanged | Heartbeat) -> None:
+    def _take(self, event: Event) -> None:
         now = time.monotonic()
         if isinstance(event, Snapshot):
-            self._work.snapshot(event.status, event.runs, now)
+            self._work.snapshot(event.status, event.runs, now, event.queue)
             self._work.controller_state("ok", "", now)
         elif isinstance(event, RunChanged):
             self._work.run_changed(event.run, now)
+        elif isinstance(event, QueueChanged):
+            self._work.take_queue(event.queue, now)
         else:
             self._work.heartbeat(event.ray, now)

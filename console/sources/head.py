@@ -1,4 +1,4 @@
-"""Starts, asks and stops the controller on the head, over SSH."""
+"""Starts, asks and stops the controller on the head, and puts backups of its journal back, over SSH."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from jobs.starter import Options, start_argv_and_input
 LIMIT_SECONDS = 60.0
 
 
-async def _carry_out(session: Session, command: str, archive: tuple[str, bytes] | None) -> dict[str, Any]:
+async def _carry_out(
+    session: Session, command: str, archive: tuple[str, bytes] | None, backup: str = ""
+) -> dict[str, Any]:
     context = session.context
     cluster_text = context.cluster_file.read_text("utf-8") if context.cluster_file else ""
     options = Options(
@@ -21,6 +23,7 @@ async def _carry_out(session: Session, command: str, archive: tuple[str, bytes] 
         dashboard=context.dashboard,
         python=context.python or "",
         cluster_text=cluster_text,
+        backup=backup,
     )
     argv, body = start_argv_and_input(command, options, archive)
     done = await session.head.run_command(argv, input=body, timeout=LIMIT_SECONDS)
@@ -34,7 +37,7 @@ async def _carry_out(session: Session, command: str, archive: tuple[str, bytes] 
             said[-1] if said else "It printed nothing; is there a python3?",
         ) from error
     if answer["event"] == "failed":
-        raise Refused(answer.get("reason") or "the controller did not start", answer.get("hint", ""))
+        raise Refused(answer.get("reason") or f"the controller did not {command}", answer.get("hint", ""))
     return answer
 
 
@@ -51,3 +54,16 @@ async def controller_status(session: Session) -> dict[str, Any]:
 async def stop_controller(session: Session) -> dict[str, Any]:
     """Stop the controller. Runs go on."""
     return await _carry_out(session, "stop", None)
+
+
+async def controller_backups(session: Session) -> list[dict[str, Any]]:
+    """The backups of the journal on the head, the newest first: ``path``, ``at`` and ``size_bytes`` of each."""
+    return (await _carry_out(session, "backups", controller_archive()))["details"]["backups"]
+
+
+async def restore_controller(session: Session, backup: str) -> dict[str, Any]:
+    """Put a backup (a file on the head; empty: the newest whole one) in the place of the journal, which nobody uses.
+
+    Gives ``backup``, ``until``, ``runs_active``, ``moved`` and ``skipped``, as `jobs.starter.restore` says.
+    """
+    return (await _carry_out(session, "restore", controller_archive(), backup))["details"]

@@ -60,6 +60,7 @@ class Session:
         self._tasks: list[asyncio.Task[Any]] = []
         self._transports: list[HttpTransport] = []
         self._store_path: str | None = None
+        self._controller: ControllerClient | None = None
         self.ray_watcher: RayWatcher | None = None
         for entry in context.nodes:
             node = Node(name=entry.name, address=entry.address, role=entry.role, expected_gpus=entry.accelerators)
@@ -122,10 +123,13 @@ class Session:
     async def controller(self) -> ControllerClient:
         """The controller, through its socket on the head."""
         path = f"{await self.store_path()}/{SOCKET_NAME}"
-        transport = HttpTransport.to_socket(await self.head.forward_unix(path))
-        transport.where = f"{path} on {self.head.host.name}"
-        self._transports.append(transport)
-        return ControllerClient(transport)
+        local = await self.head.forward_unix(path)  # the same for the life of the connection, through reconnects
+        if self._controller is None:
+            transport = HttpTransport.to_socket(local)
+            transport.where = f"{path} on {self.head.host.name}"
+            self._transports.append(transport)
+            self._controller = ControllerClient(transport)
+        return self._controller
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

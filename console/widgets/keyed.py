@@ -117,6 +117,11 @@ class KeyedView(PaintedView, Generic[Row], can_focus=True):
             width = self.size.width
             self.refresh(*(Region(0, y + 1, width, 1) for y in lines))
 
+    def repaint_rows(self) -> None:
+        """Time went on: what is on screen is painted again. Nothing is looked up for rows that are not."""
+        self._strips.clear()
+        self.refresh()
+
     @property
     def visible_count(self) -> int:
         """Rows that pass the filter."""

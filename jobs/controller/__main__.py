@@ -1,18 +1,29 @@
 """``python -m jobs.controller``: its arguments, its log and its exit code.
 
-Exit codes: 0 stopped when asked to, 1 refused (another one serves the store, the store cannot be used), 70 a mistake of
-ours. A supervisor starts it again after anything but 0 and 1.
+Without a word before its options it serves until told to stop. ``restore`` puts a backup of the journal in its place,
+``backups`` lists them; each prints one line of JSON.
+
+Exit codes: 0 done, or stopped when asked to; 1 refused (another one serves the store, the store cannot be used); 70 a
+mistake of ours. A supervisor starts it again after anything but 0 and 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import getpass
+import json
 import logging
 import logging.handlers
+import os
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from jobs.controller.backup import backups, restore
 from jobs.controller.door import StoreLock
 from jobs.controller.service import Settings, serve
 from jobs.errors import RaydeckError, Refused
@@ -48,7 +59,7 @@ def _log_to(store: Path) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
-def main(arguments: list[str]) -> int:
+def _serve(arguments: list[str]) -> int:
     """Run until told to stop; the exit code."""
     settings = _settings(arguments)
     lock = StoreLock(settings.store)
@@ -73,6 +84,54 @@ def main(arguments: list[str]) -> int:
     finally:
         lock.release()
     return 0
+
+
+def _restore(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.controller restore", description="Put a backup in place")
+    parser.add_argument("--store", required=True, type=Path)
+    parser.add_argument("--from", dest="source", type=Path, help="this file instead of the newest whole backup")
+    options = parser.parse_args(arguments)
+    store = options.store.absolute()
+    lock = StoreLock(store)
+    try:
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise Refused(f"the store {store} cannot be used: {error.strerror}") from error
+        source = options.source.absolute() if options.source is not None else None
+        return _say(restore(store, source, _own_name(), time.time()))
+    except RaydeckError as error:
+        return _say({"event": "failed", "reason": error.sentence, "hint": error.hint})
+    finally:
+        lock.release()
+
+
+def _backups(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.controller backups", description="List the backups")
+    parser.add_argument("--store", required=True, type=Path)
+    store = parser.parse_args(arguments).store.absolute()
+    found = [{**asdict(backup), "path": str(backup.path)} for backup in backups(store)]
+    return _say({"event": "backups", "backups": found})
+
+
+def _say(answer: dict[str, Any]) -> int:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 1 if answer["event"] == "failed" else 0
+
+
+def _own_name() -> str:
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return f"uid {os.getuid()}"
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the first word says; the exit code."""
+    if arguments[:1] == ["restore"]:
+        return _restore(arguments[1:])
+    if arguments[:1] == ["backups"]:
+        return _backups(arguments[1:])
+    return _serve(arguments)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.controller.fit import NodeSize
 from jobs.controller.judge import JobSeen
+from jobs.controller.schedule.types import Room
 from jobs.controller.submission import Submission, marks
 from jobs.errors import Refused, Unreachable
 from jobs.model import job_id
 from jobs.package import package_name
 from jobs.rayapi import RayApi, Unauthorised
-from jobs.raymodel import RayNode
+from jobs.raymodel import RayNode, Usage
 from jobs.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ LOOK_SECONDS = 2.0
 """How often Ray is asked whether it is there, while it is."""
 LOOK_AT_MOST_SECONDS = 10.0
 """And at the longest while it is not."""
-NODES_SECONDS = 10.0
-"""For how long a list of nodes is good enough to tell what could ever fit."""
+ROOMS_SECONDS = 2.0
+"""How often Ray is asked for its nodes while somebody waits; it renews what it knows of their use every 5 s."""
 NODE_NAME_LABEL = "raydeck.io/node"
 
 
@@ -40,7 +40,7 @@ class Engine:
         self._why = "it was not asked yet"
         self._next_look = float("-inf")
         self._pause = LOOK_SECONDS
-        self._sizes: tuple[float, list[NodeSize]] = (float("-inf"), [])
+        self._rooms: tuple[float, tuple[Room, ...] | None, Usage] = (float("-inf"), None, {})
         self._brought: set[str] = set()
         self.version = ""
         """Ray's version; empty as long as it has not said."""
@@ -120,20 +120,24 @@ class Engine:
         """Ask for a job's end; it comes later. Raises `Unreachable` or `Refused`."""
         await self._api.stop(job)
 
-    async def sizes(self) -> list[NodeSize]:
-        """The nodes that are alive, with all that they have; empty if that is not known."""
-        at, sizes = self._sizes
-        if self._clock() - at < NODES_SECONDS:
-            return sizes
+    async def rooms(self) -> tuple[tuple[Room, ...] | None, Usage]:
+        """The nodes that are alive, and what is held on each by anybody; None if Ray does not tell."""
+        at, rooms, usage = self._rooms
+        if self._clock() - at < ROOMS_SECONDS and rooms is not None:
+            return rooms, usage
+        if not self.answers:
+            return None, {}
         try:
             nodes = await self._api.nodes()
+            usage = await self._api.node_usage()
         except (Unreachable, Refused) as error:
             log.info("the nodes are not known: %s", error)
-            return []
-        sizes = [NodeSize(_name(node), node.resources_total, node.labels) for node in nodes if node.alive]
-        sizes.sort(key=lambda size: size.name)
-        self._sizes = (self._clock(), sizes)
-        return sizes
+            self._rooms = (self._clock(), None, {})
+            return None, {}
+        alive = [Room(node.node_id, _name(node), node.resources_total, {}, node.labels) for node in nodes if node.alive]
+        rooms = tuple(sorted(alive, key=lambda room: room.name))
+        self._rooms = (self._clock(), rooms, usage)
+        return rooms, usage
 
 
 def _name(node: RayNode) -> str:

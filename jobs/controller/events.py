@@ -1,19 +1,40 @@
 """The event stream: what changed, to everyone who listens, and nobody slows another down.
 
-A listener has no queue that could grow: of each run only the newest version waits for it. One that does not take what
-it is sent within a few seconds is dropped; it comes back and starts with a snapshot.
+A listener has no queue that could grow: of each run, and of the queues, only the newest version waits for it. One that
+does not take what it is sent within a few seconds is dropped; it comes back and starts with a snapshot.
+
+Ten thousand runs that wait are not told one by one: those on the first page of the queue are, the rest are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
 
 from jobs.model import Run
-from jobs.wire import Heartbeat, RunChanged
+from jobs.queueview import QueueView
+from jobs.wire import Heartbeat, QueueChanged, RunChanged
 
 HEARTBEAT_SECONDS = 1.5
 LISTENERS_AT_MOST = 64
+SHOWN_WAITING = 200
+"""So many of the runs that wait are told of, in the order of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is new since the last round; nothing for a round that only waited."""
+
+    runs: list[Run]
+    queue: QueueView | None = None
+
+    def lines(self) -> bytes:
+        """As NDJSON."""
+        told: list[RunChanged | QueueChanged] = [RunChanged(run=run) for run in self.runs]
+        if self.queue is not None:
+            told.append(QueueChanged(queue=self.queue))
+        return b"".join(event.model_dump_json().encode() + b"\n" for event in told)
 
 
 class Listener:
@@ -21,6 +42,7 @@ class Listener:
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
+        self._queue: QueueView | None = None
         self._wake = asyncio.Event()
         self._closed = False
 
@@ -29,22 +51,28 @@ class Listener:
         self._runs[run.id] = run
         self._wake.set()
 
+    def offer_queue(self, queue: QueueView) -> None:
+        """The queues as they are now."""
+        self._queue = queue
+        self._wake.set()
+
     def close(self) -> None:
         """No more will come."""
         self._closed = True
         self._wake.set()
 
-    async def changes(self) -> AsyncIterator[list[Run]]:
-        """The runs that changed since the last round; empty after `HEARTBEAT_SECONDS` without a change."""
+    async def changes(self) -> AsyncIterator[Changes]:
+        """What changed since the last round; nothing after `HEARTBEAT_SECONDS` without a change."""
         while not self._closed:
             try:
                 await asyncio.wait_for(self._wake.wait(), HEARTBEAT_SECONDS)
             except asyncio.TimeoutError:
-                yield []
+                yield Changes([])
                 continue
             self._wake.clear()
-            changed, self._runs = list(self._runs.values()), {}
-            if changed:
+            changed = Changes(list(self._runs.values()), self._queue)
+            self._runs, self._queue = {}, None
+            if changed.runs or changed.queue is not None:
                 yield changed
 
 
@@ -53,6 +81,9 @@ class Hub:
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
+        self._shown: set[str] = set()
+        """Runs that wait and never held anything, and that are told of all the same."""
+        self._told: QueueView | None = None
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -70,9 +101,32 @@ class Hub:
         self._listeners.discard(listener)
 
     def publish(self, run: Run) -> None:
-        """Tell everybody. Never waits."""
+        """Tell everybody, but of a run that waits far back. Never waits."""
+        if not run.state.waiting or run.attempts:
+            self._shown.discard(run.id)
+        elif run.id not in self._shown:
+            if len(self._shown) >= SHOWN_WAITING:
+                return
+            self._shown.add(run.id)
         for listener in self._listeners:
             listener.offer(run)
+
+    def show(self, runs: Iterable[Run]) -> None:
+        """A snapshot tells of these: from now on their changes are told too."""
+        self._shown.update(run.id for run in runs if run.state.waiting and not run.attempts)
+
+    def publish_queue(self, queue: QueueView, waiting: Mapping[str, Run]) -> None:
+        """Tell everybody of the queues, if they changed. ``waiting`` are the runs on its page that are known."""
+        fresh = [run for name, run in waiting.items() if name not in self._shown and not run.attempts]
+        self._shown = {run.id for run in waiting.values() if not run.attempts}
+        changed = self._told is None or _lasting(queue) != _lasting(self._told)
+        if changed:
+            self._told = queue
+        for listener in self._listeners:
+            for run in fresh:
+                listener.offer(run)
+            if changed:
+                listener.offer_queue(queue)
 
     def close(self) -> None:
         """End all streams."""
@@ -80,9 +134,13 @@ class Hub:
             listener.close()
 
 
-def lines(runs: Iterable[Run]) -> bytes:
-    """Changed runs as NDJSON."""
-    return b"".join(RunChanged(run=run).model_dump_json().encode() + b"\n" for run in runs)
+def _lasting(queue: QueueView) -> QueueView:
+    """The queues without what is another in every pass: an estimate that moves by less than a minute is the same."""
+    waiting = [
+        each.model_copy(update={"estimated_start": each.estimated_start and each.estimated_start // 60})
+        for each in queue.waiting
+    ]
+    return queue.model_copy(update={"at": 0.0, "pass_seconds": None, "waiting": waiting})
 
 
 def heartbeat(at: float, ray: str) -> bytes:

@@ -1,264 +1,356 @@
-"""The controller's durable memory: one SQLite file, one writer. The only place with SQL.
+"""The controller's durable memory: one SQLite file, one writer.
 
 Each change is one transaction that is on the disk (``synchronous=FULL``) when the call returns, so what was promised
-survives ``kill -9`` and a power cut. The audit is append-only, each entry carrying the hash of the one before; triggers
-refuse changes to it, and `Journal.verify` finds those that were made behind SQLite's back.
+survives ``kill -9`` and a power cut. `jobs.controller.schema` has its tables, `jobs.controller.audit` its chain.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import os
 import sqlite3
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from jobs.controller import audit, schema
+from jobs.controller.audit import Act
+from jobs.controller.database import RESTORE_HINT, JournalError, connect, damage, told
 from jobs.controller.record import Record
-from jobs.errors import RaydeckError
-from jobs.wire import AuditEntry, Release
+from jobs.model import Move, RunState
+from jobs.wire import AuditEntry, Release, Rollback
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
-SCHEMA_VERSION = 1
-GENESIS = "0" * 64
-"""What stands for the hash before the first entry."""
-
-_SCHEMA = """
-CREATE TABLE runs (
-  id TEXT PRIMARY KEY, state TEXT NOT NULL, workflow TEXT NOT NULL, submitted_at REAL NOT NULL,
-  ended INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX runs_newest ON runs (submitted_at DESC, id);
-CREATE INDEX runs_active ON runs (ended) WHERE ended = 0;
-CREATE TABLE releases (
-  id TEXT PRIMARY KEY, workflow TEXT NOT NULL, created_at REAL NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX releases_newest ON releases (workflow, created_at DESC);
-CREATE TABLE requests (
-  id TEXT PRIMARY KEY, digest TEXT NOT NULL, run TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE audit (
-  seq INTEGER PRIMARY KEY, at REAL NOT NULL, user TEXT NOT NULL, action TEXT NOT NULL, target TEXT NOT NULL,
-  allowed INTEGER NOT NULL, reason TEXT NOT NULL, hash TEXT NOT NULL);
-CREATE TRIGGER audit_is_final BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
-CREATE TRIGGER audit_is_kept BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
-"""
-
-
-class JournalError(RaydeckError):
-    """The journal cannot be read or written: nothing may be done until it can."""
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """What somebody asked for, as it goes into the audit."""
-
-    user: str
-    action: str
-    """``launch``, ``stop`` …"""
-    target: str
-    """The run, workflow or package that it is about."""
-    allowed: bool
-    reason: str = ""
-    """The user's own words, or why it was refused."""
+TOOK_RUNS = 20
+"""So many of the newest runs that succeeded tell how long the next one takes."""
+PRUNED_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A request that was carried out before."""
 
-    run: str
+    answer: str
+    """The id of the run, sweep or rollback that came of it."""
     digest: str
     """Of the request's content: the same id with other content is a mistake of the caller."""
 
 
-def entry_hash(before: str, entry: AuditEntry) -> str:
-    """The hash of an audit entry: SHA-256 over the one before and the entry as canonical JSON without its hash."""
-    body = entry.model_dump(exclude={"hash"})
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(f"{before}\n{canonical}".encode()).hexdigest()
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the runs of a release stand, counted."""
+
+    release: str
+    workflow: str
+    created_at: float
+    runs: int
+    succeeded: int
+    launched_at: float | None
+    """When it was last launched by somebody, and not by a rollback."""
+    newest: str
+    """Its newest run's id."""
+    newest_at: float
+    saved: str | None
+    """Its newest run that told of a complete checkpoint."""
+    checkpoint: int | None
+    """That checkpoint's step."""
+
+    @property
+    def place(self) -> float:
+        """Where it stands in its workflow's history: a rollback to it does not make it newer than what it replaced."""
+        return self.created_at if self.launched_at is None else self.launched_at
 
 
 class Journal:
     """The file. Every method blocks for as long as the disk takes: use it through a `JournalThread`."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file (mode 0600). Raises `JournalError` in words."""
+        """Open or create the file (mode 0600). Raises `JournalError`, in words, also for one that is damaged."""
         self._path = path
+        self.trouble = ""
+        """Why the last change could not be written; empty if it was."""
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            # One thread uses the connection, but not the one that opened it.
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("PRAGMA foreign_keys=ON")
-            self._migrate()
-            row = self._db.execute("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
-        except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"the journal {path} cannot be opened: {error}") from error
-        self._last_seq, self._last_hash = (int(row[0]), str(row[1])) if row else (0, GENESIS)
+            self._db = connect(path)
+        except sqlite3.Error as error:
+            raise told(path, "opened", error) from error
+        try:
+            found = damage(self._db)
+            if found:
+                raise JournalError(f"the journal {path} is damaged: {found}", RESTORE_HINT)
+            version = schema.version_of(self._db)
+            if version > schema.VERSION:
+                raise JournalError(
+                    f"the journal {path} was written by a newer raydeck (schema {version}, this one knows "
+                    f"{schema.VERSION})",
+                    "Start the controller from the newer version",
+                )
+            schema.migrate(self._db)
+            self._last = audit.newest(self._db)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise told(path, "opened", error) from error
+        except (ValidationError, ValueError, KeyError) as error:
+            self._db.close()
+            raise JournalError(f"the journal {path} holds a run that cannot be understood", RESTORE_HINT) from error
+        except BaseException:
+            self._db.close()
+            raise
 
-    def _migrate(self) -> None:
-        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > SCHEMA_VERSION:
-            raise JournalError(
-                f"the journal {self._path} was written by a newer raydeck (schema {version}, this one knows "
-                f"{SCHEMA_VERSION})",
-                "Start the controller from the newer version",
-            )
-        if version == 0:
-            self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self._path
 
     def close(self) -> None:
         """Leave the file whole: the write-ahead log is folded in."""
         self._db.close()
 
-    def _write(self, work: Callable[[], None]) -> None:
+    def _write(self, work: Callable[[], T]) -> T:
         try:
+            if self._db.in_transaction:  # its rollback failed too, when the disk did
+                self._db.execute("ROLLBACK")
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                work()
+                result = work()
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
+            failed = told(self._path, "written", error)
+            self.trouble = str(failed)
+            raise failed from error
+        self.trouble = ""
+        return result
+
+    def _read(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            raise told(self._path, "read", error) from error
+
+    def _rows(self, query: str, values: Iterable[object] = ()) -> list[Any]:
+        return self._read(lambda: self._db.execute(query, tuple(values)).fetchall())
+
+    def _bodies(self, model: type[M], query: str, values: Iterable[object] = ()) -> list[M]:
+        """The rows' bodies. One that cannot be understood is never passed over."""
+        rows = self._rows(query, values)
+        try:
+            return [model.model_validate_json(row[0]) for row in rows]
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
             raise JournalError(
-                f"the journal {self._path} cannot be written: {error}", "Nothing was changed; free the disk and repeat"
+                f"the journal {self._path} holds a {model.__name__.lower()} that cannot be understood: "
+                f"{where}: {first['msg']}",
+                "Start the controller from the version that wrote it, or restore: raydeck controller restore",
             ) from error
 
-    def _rows(self, query: str, values: Iterable[object] = ()) -> list[tuple[str, ...]]:
-        try:
-            return self._db.execute(query, tuple(values)).fetchall()
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal {self._path} cannot be read: {error}") from error
-
-    def _put(self, record: Record) -> None:
-        run = record.run
-        self._db.execute(
-            "INSERT OR REPLACE INTO runs (id, state, workflow, submitted_at, ended, body) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                run.id,
-                run.state.value,
-                run.workflow,
-                run.submitted_at,
-                int(run.state.ended),
-                record.model_dump_json(),
-            ),
-        )
-
-    def _append(self, act: Act, at: float) -> tuple[int, str]:
-        entry = AuditEntry(
-            seq=self._last_seq + 1,
-            at=at,
-            user=act.user,
-            action=act.action,
-            target=act.target,
-            allowed=act.allowed,
-            reason=act.reason,
-            hash="",
-        )
-        digest = entry_hash(self._last_hash, entry)
-        self._db.execute(
-            "INSERT INTO audit (seq, at, user, action, target, allowed, reason, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (entry.seq, at, act.user, act.action, act.target, int(act.allowed), act.reason, digest),
-        )
-        return entry.seq, digest
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     def put_run(self, record: Record) -> None:
-        """A run as it stands now."""
-        self._write(lambda: self._put(record))
+        """A run as it stands now, and the moves that it made since."""
+        self._write(lambda: schema.put(self._db, record))
 
     def accept(
-        self, record: Record, act: Act, at: float, *, request: str, digest: str, release: Release | None = None
+        self,
+        records: Sequence[Record],
+        act: Act,
+        at: float,
+        *,
+        request: str,
+        digest: str,
+        answer: str,
+        releases: Sequence[Release] = (),
+        rollback: Rollback | None = None,
     ) -> None:
-        """What was asked for and allowed, in one transaction: the request, the run, its release, the audit."""
-        last: list[tuple[int, str]] = []
+        """What was asked for and allowed, in one transaction: the request, the runs, their releases, the audit.
 
-        def work() -> None:
-            if release is not None:
+        ``answer`` is the id of the run, sweep or rollback that a repeat of the request gets.
+        """
+
+        def work() -> audit.Link:
+            for release in releases:
                 self._db.execute(
                     "INSERT OR IGNORE INTO releases (id, workflow, created_at, body) VALUES (?, ?, ?, ?)",
                     (release.id, release.workflow, release.created_at, release.model_dump_json()),
                 )
-            self._put(record)
+            for record in records:
+                schema.put(self._db, record)
+            if rollback is not None:
+                self._put_rollback(rollback)
             self._db.execute(
-                "INSERT INTO requests (id, digest, run, at) VALUES (?, ?, ?, ?)", (request, digest, record.id, at)
+                "INSERT INTO requests (id, digest, answer, at) VALUES (?, ?, ?, ?)", (request, digest, answer, at)
             )
-            last.append(self._append(act, at))
+            return audit.append(self._db, self._last, act, at)
 
-        self._write(work)
-        self._last_seq, self._last_hash = last[0]
+        self._last = self._write(work)
 
     def audit(self, act: Act, at: float) -> None:
         """Append one entry by itself: a refusal, or an action that changes no run."""
-        last: list[tuple[int, str]] = []
-        self._write(lambda: last.append(self._append(act, at)))
-        self._last_seq, self._last_hash = last[0]
+        self._last = self._write(lambda: audit.append(self._db, self._last, act, at))
+
+    def put_rollback(self, rollback: Rollback) -> None:
+        """A rollback as it stands now."""
+        self._write(lambda: self._put_rollback(rollback))
+
+    def _put_rollback(self, rollback: Rollback) -> None:
+        self._db.execute(
+            "INSERT INTO rollbacks (id, workflow, at, body) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+            (rollback.id, rollback.workflow, rollback.at, rollback.model_dump_json()),
+        )
+
+    def prune(self, before: float) -> int:
+        """Drop some of the moves of runs that ended before then, and of the ids of older requests; how many.
+
+        0 when nothing is left to drop. The audit stays whole.
+        """
+
+        def work() -> int:
+            moves = self._db.execute(
+                "DELETE FROM moves WHERE id IN (SELECT moves.id FROM runs JOIN moves ON moves.run = runs.id"
+                " WHERE runs.ended = 1 AND runs.ended_at < ? LIMIT ?)",
+                (before, PRUNED_AT_ONCE),
+            )
+            requests = self._db.execute(
+                "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at < ? LIMIT ?)",
+                (before, PRUNED_AT_ONCE),
+            )
+            return moves.rowcount + requests.rowcount
+
+        return self._write(work)
+
+    # --- requests and runs --------------------------------------------------------------------------------------------
+
+    def changes(self) -> int:
+        """How many rows were changed since it was opened; the same figure means the same content."""
+        return self._read(lambda: self._db.total_changes)
 
     def answered(self, request: str) -> Answered | None:
         """Was this request carried out before?"""
-        rows = self._rows("SELECT run, digest FROM requests WHERE id = ?", (request,))
+        rows = self._rows("SELECT answer, digest FROM requests WHERE id = ?", (request,))
         return Answered(rows[0][0], rows[0][1]) if rows else None
 
     def run(self, run: str) -> Record | None:
         """One run, whatever its state."""
-        rows = self._rows("SELECT body FROM runs WHERE id = ?", (run,))
-        return Record.model_validate_json(rows[0][0]) if rows else None
+        found = self._bodies(Record, "SELECT body FROM runs WHERE id = ?", (run,))
+        return found[0] if found else None
+
+    def some(self, runs: Sequence[str]) -> dict[str, Record]:
+        """These runs, as far as they are there."""
+        marks = ", ".join("?" for _ in runs)
+        found = self._bodies(Record, f"SELECT body FROM runs WHERE id IN ({marks})", runs)  # noqa: S608 — only marks
+        return {record.id: record for record in found}
 
     def active(self) -> list[Record]:
         """All runs that have not ended, oldest first."""
-        rows = self._rows("SELECT body FROM runs WHERE ended = 0 ORDER BY submitted_at, id")
-        return [Record.model_validate_json(row[0]) for row in rows]
+        return self._bodies(Record, "SELECT body FROM runs WHERE ended = 0 ORDER BY submitted_at, id")
 
-    def newest(self, limit: int) -> list[Record]:
-        """The newest runs, newest first."""
-        rows = self._rows("SELECT body FROM runs ORDER BY submitted_at DESC, id LIMIT ?", (limit,))
-        return [Record.model_validate_json(row[0]) for row in rows]
+    def newest(self, limit: int, sweep: str = "") -> list[Record]:
+        """The newest runs (of one sweep), newest first."""
+        where, values = ("WHERE sweep <> '' AND sweep = ?", (sweep, limit)) if sweep else ("", (limit,))
+        query = f"SELECT body FROM runs {where} ORDER BY submitted_at DESC, id LIMIT ?"  # noqa: S608 — a constant
+        return self._bodies(Record, query, values)
+
+    def ended(self, limit: int) -> list[Record]:
+        """The runs that ended last, the last one first."""
+        query = "SELECT body FROM runs WHERE ended = 1 ORDER BY ended_at DESC, id LIMIT ?"
+        return self._bodies(Record, query, (limit,))
+
+    def moves(self, run: str) -> list[Move]:
+        """Each step of a run from state to state, oldest first."""
+        rows = self._rows(
+            "SELECT at, attempt, before, after, cause, actor FROM moves WHERE run = ? ORDER BY id", (run,)
+        )
+        return [
+            Move(
+                at=at,
+                attempt=attempt,
+                before=RunState(before) if before else None,
+                after=RunState(after),
+                cause=cause,
+                actor=actor,
+            )
+            for at, attempt, before, after, cause, actor in rows
+        ]
+
+    def durations(self) -> dict[str, float]:
+        """By workflow: how long its runs that succeeded last took, in seconds, their median."""
+        rows = self._rows(
+            "SELECT workflow, seconds FROM (SELECT workflow, seconds, row_number() OVER"
+            " (PARTITION BY workflow ORDER BY ended_at DESC) AS place FROM runs"
+            " WHERE state = 'succeeded' AND seconds IS NOT NULL) WHERE place <= ?",
+            (TOOK_RUNS,),
+        )
+        took: dict[str, list[float]] = {}
+        for workflow, seconds in rows:
+            took.setdefault(workflow, []).append(seconds)
+        return {workflow: statistics.median(each) for workflow, each in took.items()}
+
+    # --- releases and rollbacks ---------------------------------------------------------------------------------------
 
     def releases(self, workflow: str = "", limit: int = 200) -> list[Release]:
         """The newest releases, of one workflow or of all."""
         where, values = ("WHERE workflow = ?", (workflow, limit)) if workflow else ("", (limit,))
-        rows = self._rows(f"SELECT body FROM releases {where} ORDER BY created_at DESC LIMIT ?", values)  # noqa: S608 — a constant
-        return [Release.model_validate_json(row[0]) for row in rows]
+        query = f"SELECT body FROM releases {where} ORDER BY created_at DESC LIMIT ?"  # noqa: S608 — a constant
+        return self._bodies(Release, query, values)
+
+    def release(self, release: str) -> Release | None:
+        """One release."""
+        found = self._bodies(Release, "SELECT body FROM releases WHERE id = ?", (release,))
+        return found[0] if found else None
+
+    def runs_of_release(self, release: str, limit: int = 200) -> list[Record]:
+        """A release's newest runs, newest first."""
+        query = "SELECT body FROM runs WHERE release = ? ORDER BY submitted_at DESC, id DESC LIMIT ?"
+        return self._bodies(Record, query, (release, limit))
+
+    def standings(self, workflow: str = "") -> list[Standing]:
+        """All releases (of one workflow) that were ever run, counted, without reading their runs."""
+        where, values = ("WHERE releases.workflow = ?", (workflow,)) if workflow else ("", ())
+        rows = self._rows(
+            "SELECT counted.release, releases.workflow, releases.created_at, counted.runs, counted.succeeded,"  # noqa: S608
+            " counted.launched_at, newest.id, newest.at, saved.id, saved.checkpoint FROM (SELECT release,"
+            " count(*) AS runs, sum(state = 'succeeded') AS succeeded,"
+            " max(CASE WHEN rollback = '' THEN submitted_at END) AS launched_at FROM runs GROUP BY release) AS counted"
+            " JOIN (SELECT release, id, max(submitted_at) AS at FROM runs GROUP BY release) AS newest"
+            " ON newest.release = counted.release"
+            " LEFT JOIN (SELECT release, id, checkpoint, max(submitted_at) FROM runs WHERE checkpoint IS NOT NULL"
+            " GROUP BY release) AS saved ON saved.release = counted.release"
+            f" JOIN releases ON releases.id = counted.release {where}",
+            values,
+        )
+        return [Standing(*row) for row in rows]
+
+    def rollbacks(self, workflow: str = "", limit: int = 200) -> list[Rollback]:
+        """The newest rollbacks, of one workflow or of all."""
+        where, values = ("WHERE workflow = ?", (workflow, limit)) if workflow else ("", (limit,))
+        query = f"SELECT body FROM rollbacks {where} ORDER BY at DESC, id LIMIT ?"  # noqa: S608 — a constant
+        return self._bodies(Rollback, query, values)
+
+    def rollback(self, rollback: str) -> Rollback | None:
+        """One rollback."""
+        found = self._bodies(Rollback, "SELECT body FROM rollbacks WHERE id = ?", (rollback,))
+        return found[0] if found else None
+
+    # --- audit --------------------------------------------------------------------------------------------------------
 
     def entries(self, limit: int) -> list[AuditEntry]:
         """The newest audit entries, newest first."""
-        rows = self._rows(
-            "SELECT seq, at, user, action, target, allowed, reason, hash FROM audit ORDER BY seq DESC LIMIT ?", (limit,)
-        )
-        return [_entry(row) for row in rows]
+        return self._read(lambda: audit.entries(self._db, limit))
 
     def verify(self) -> str:
         """Empty if the audit's chain holds from the first entry to the last, else what is wrong, in words."""
-        before, expected = GENESIS, 1
-        cursor = self._db.execute("SELECT seq, at, user, action, target, allowed, reason, hash FROM audit ORDER BY seq")
-        for row in cursor:
-            entry = _entry(row)
-            if entry.seq != expected:
-                return f"entry {expected} is missing: the next one is {entry.seq}"
-            if entry.hash != entry_hash(before, entry):
-                return f"entry {entry.seq} ({entry.action} {entry.target} by {entry.user}) was changed afterwards"
-            before, expected = entry.hash, expected + 1
-        return ""
-
-
-def _entry(row: tuple[str, ...]) -> AuditEntry:
-    seq, at, user, action, target, allowed, reason, digest = row
-    return AuditEntry(
-        seq=int(seq),
-        at=float(at),
-        user=user,
-        action=action,
-        target=target,
-        allowed=bool(allowed),
-        reason=reason,
-        hash=digest,
-    )
+        return self._read(lambda: audit.broken(self._db))
 
 
 class JournalThread:
@@ -267,6 +359,16 @@ class JournalThread:
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+
+    @property
+    def trouble(self) -> str:
+        """Why the last change could not be written; empty if it was."""
+        return self._journal.trouble
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies."""
+        return self._journal.path
 
     async def __call__(self, method: Callable[Concatenate[Journal, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``Journal.method`` there. It is carried out even if the caller is cancelled meanwhile."""

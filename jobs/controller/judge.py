@@ -1,9 +1,9 @@
 """From what was seen of an attempt to where its run stands and what to do next. Pure: no clock, no file, no network.
 
-    QUEUED ── admit ──▶ ADMITTED ── submit ──▶ STARTING ──▶ RUNNING ──▶ SAVING ──▶ STOPPING ──▶ an end
+    QUEUED ── admit ──▶ ADMITTED ── submit ──▶ STARTING ──▶ RUNNING ──▶ SAVING ──▶ STOPPING ──▶ an end, or the queue
 
 Everything that may be missing is said to be missing: a Ray that does not answer is no job that failed, and a run
-directory that cannot be read is no outcome. Such a run keeps its state.
+directory that cannot be read is no outcome. Such a run keeps its state. What follows an attempt's end is `aftermath`'s.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from jobs.controller.record import Record, moved
-from jobs.model import Attempt, GangStatus, Outcome, RunState, job_id
+from jobs.controller.aftermath import Ended, follow
+from jobs.controller.limits import exceeded
+from jobs.controller.record import Record, closed, moved
+from jobs.controller.wishes import stop
+from jobs.model import Failure, GangStatus, Outcome, RunState, job_id
 
 VANISHED_AFTER_LOOKS = 3
 """How often in a row Ray must say that it does not know the job before it is believed."""
@@ -67,6 +70,8 @@ class Seen:
     status: GangStatus | None = None
     status_age_seconds: float = 0.0
     """For how long the status file has not changed."""
+    progress_age_seconds: float | None = None
+    """For how long it has reported no new step; None before it was seen to run."""
     outcome: Outcome | None = None
     outcome_age_seconds: float = 0.0
     unreadable: str = ""
@@ -89,26 +94,24 @@ class Step:
     do: Do = Do.NOTHING
 
 
-def admit(record: Record, now: float) -> Record:
-    """Let a queued run go: its first attempt exists from here on. Every run is admitted at once so far."""
-    first = Attempt(number=1, job_id=job_id(record.id, 1))
-    run = record.run.model_copy(update={"attempts": [first]})
-    return moved(record.model_copy(update={"run": run}), RunState.ADMITTED, "", now)
-
-
 def judge(record: Record, seen: Seen, now: float) -> Step:
     """The next step of a run that has not ended. ``now`` is in seconds since 1970."""
     state = record.run.state
-    if state is RunState.QUEUED:
-        if record.stop is not None:
-            return Step(moved(record, RunState.STOPPED, f"{record.stop.sentence}, before it was admitted", now))
-        return Step(admit(record, now))
+    if state.waiting:
+        if record.stop is None or record.stop.purpose != "stop":
+            return Step(record)
+        when = "before it was admitted" if not record.run.attempts else "while it waited for another attempt"
+        return Step(moved(record, RunState.STOPPED, f"{record.stop.sentence}, {when}", now, record.stop.user))
     record = _with_report(record, seen)
     if state is RunState.ADMITTED:
         return _admitted(record, seen, now)
     ended = _end(record, seen, now)
     if ended is not None:
-        return Step(ended)
+        return Step(follow(record, ended, now))
+    if record.stop is None:
+        over = exceeded(record, seen.progress_age_seconds, now)
+        if over is not None:
+            record = stop(record, over)
     if record.stop is not None:
         return _stopping(record, seen, now)
     return Step(_going(record, seen, now))
@@ -135,19 +138,26 @@ def _silence(seen: Seen) -> str:
 
 
 def _admitted(record: Record, seen: Seen, now: float) -> Step:
-    if record.stop is not None and record.posted_at is None:
-        return Step(moved(record, RunState.STOPPED, f"{record.stop.sentence}, before it was started", now))
+    stop_wanted = record.stop
+    if stop_wanted is not None and record.posted_at is None:
+        sentence = f"{stop_wanted.sentence}, before it was started"
+        return Step(follow(record, Ended(RunState.STOPPED, sentence), now))
     job = seen.job
     if job is None:
         return Step(_reason(record, "Ray does not answer the controller; it starts when Ray does", now))
     if job.found and not job.ours:
-        sentence = f"Ray has a job {job_id(record.id, 1)} that is not this run's: delete it in Ray and launch again"
-        return Step(moved(record, RunState.FAILED, sentence, now))
+        attempt = record.run.attempt
+        number = attempt.number if attempt else 1
+        sentence = (
+            f"Ray has a job {job_id(record.id, number)} that is not this run's: delete it in Ray and launch again"
+        )
+        failed = closed(record, RunState.FAILED, sentence, Failure.UNKNOWN, now)
+        return Step(moved(failed, RunState.FAILED, sentence, now))
     if job.found:
         return Step(moved(record, RunState.STARTING, _job_detail(job), now))
-    if record.stop is not None:
-        sentence = f"{record.stop.sentence}; its job was posted and may still arrive in Ray, to be stopped there"
-        return Step(moved(record, RunState.STOPPING, sentence, now))
+    if stop_wanted is not None:
+        sentence = f"{stop_wanted.sentence}; its job was posted and may still arrive in Ray, to be stopped there"
+        return Step(moved(record, RunState.STOPPING, sentence, now, stop_wanted.user))
     return Step(record, Do.SUBMIT)
 
 
@@ -159,9 +169,7 @@ def _going(record: Record, seen: Seen, now: float) -> Record:
     """STARTING, RUNNING or SAVING with nobody wanting it stopped."""
     state, job, status = record.run.state, seen.job, seen.status
     if state is RunState.STARTING:
-        gang_runs = status is not None and status.phase in ("running", "saving")
-        plain_runs = record.run.kind != "train" and job is not None and job.status == "RUNNING"
-        if gang_runs or plain_runs:
+        if status is not None and status.phase in ("running", "saving"):
             return moved(record, RunState.RUNNING, "", now)
         detail = status.detail if status is not None else ""
         waiting = detail or (_job_detail(job) if job is not None else record.run.reason)
@@ -170,55 +178,57 @@ def _going(record: Record, seen: Seen, now: float) -> Record:
         return moved(record, RunState.SAVING, "its gang saves and leaves, though nobody asked raydeck for it", now)
     if state is RunState.RUNNING:
         quiet = ""
-        if seen.unreadable and record.run.kind == "train":
+        if seen.unreadable:
             quiet = f"its progress is not known: {seen.unreadable}"
         elif status is not None and seen.status_age_seconds >= DRIVER_SILENT_SECONDS:
             quiet = "its driver has stopped reporting, though Ray has its job as running"
+        elif status is not None and status.warnings:
+            quiet = "; ".join(status.warnings)
         return _reason(record, _silence(seen) or quiet, now)
     return record
 
 
 def _stopping(record: Record, seen: Seen, now: float) -> Step:
     """Somebody wants it stopped, and it has not ended."""
-    stop, state, status = record.stop, record.run.state, seen.status
-    assert stop is not None
-    waited = now - stop.at
-    over = waited > record.launch.stop_grace_seconds
-    if state is RunState.RUNNING and not stop.now and record.run.kind == "train":
-        record = moved(record, RunState.SAVING, f"{stop.sentence}; its gang saves", now)
+    wanted, state, status = record.stop, record.run.state, seen.status
+    assert wanted is not None
+    over = now - wanted.at > record.launch.stop_grace_seconds
+    if state is RunState.RUNNING and not wanted.now:
+        record = moved(record, RunState.SAVING, f"{wanted.sentence}; its gang saves", now, wanted.user)
     elif state in (RunState.STARTING, RunState.RUNNING):
-        record = moved(record, RunState.STOPPING, stop.sentence, now)
+        record = moved(record, RunState.STOPPING, wanted.sentence, now, wanted.user)
     elif state is RunState.SAVING and (
-        stop.now or over or seen.outcome is not None or (status is not None and status.phase == "ended")
+        wanted.now or over or seen.outcome is not None or (status is not None and status.phase == "ended")
     ):
         late = f", which took longer than {record.launch.stop_grace_seconds:.0f} s" if over else ""
-        record = moved(record, RunState.STOPPING, f"{stop.sentence}; waits for its job to end{late}", now)
+        sentence = f"{wanted.sentence}; waits for its job to end{late}"
+        record = moved(record, RunState.STOPPING, sentence, now, wanted.user)
     if seen.job is None:
         return Step(record)
-    unsent = stop.sent_at is None or now - stop.sent_at >= STOP_AGAIN_SECONDS
+    unsent = wanted.sent_at is None or now - wanted.sent_at >= STOP_AGAIN_SECONDS
     return Step(record, Do.STOP if unsent and seen.job.found and not seen.job.ended else Do.NOTHING)
 
 
 _VERDICTS = {"succeeded": RunState.SUCCEEDED, "failed": RunState.FAILED, "stopped": RunState.STOPPED}
 
 
-def _end(record: Record, seen: Seen, now: float) -> Record | None:
-    """The record in its end, or None if it has not come to one."""
+def _end(record: Record, seen: Seen, now: float) -> Ended | None:
+    """How the attempt ended, or None if it has not."""
     job, outcome = seen.job, seen.outcome
     settled = outcome is not None and seen.outcome_age_seconds >= OUTCOME_SETTLES_SECONDS
     gone = job is not None and not job.found and job.looks_missed >= VANISHED_AFTER_LOOKS and not _doubt(record, now)
     ended = job is not None and job.ended
-    late = record.run.kind == "train" and outcome is None and seen.job_ended_seconds < OUTCOME_ARRIVES_SECONDS
+    late = outcome is None and seen.job_ended_seconds < OUTCOME_ARRIVES_SECONDS
     if not (settled or gone or (ended and not late)):
         return None
     if outcome is not None:
-        return moved(record, *_by_outcome(record, outcome), now)
+        return _by_outcome(outcome)
     if job is not None and job.ended:
-        return moved(record, *_by_job(record, job, seen.unreadable), now)
+        return _by_job(record, job, seen.unreadable)
     if record.stop is not None:
-        return moved(record, RunState.STOPPED, f"{record.stop.sentence}; Ray no longer knows its job", now)
+        return Ended(RunState.STOPPED, "Ray no longer knows its job")
     sentence = "Ray no longer knows its job: Ray's head was started anew, or the job was deleted there"
-    return moved(record, RunState.FAILED, sentence, now)
+    return Ended(RunState.FAILED, sentence, Failure.NODE_LOST)
 
 
 def _doubt(record: Record, now: float) -> bool:
@@ -226,33 +236,31 @@ def _doubt(record: Record, now: float) -> bool:
     return record.posted_at is not None and abs(now - record.posted_at) < DOUBT_SECONDS
 
 
-def _by_outcome(record: Record, outcome: Outcome) -> tuple[RunState, str]:
+def _by_outcome(outcome: Outcome) -> Ended:
     state = _VERDICTS.get(outcome.verdict)
     if state is None:
-        return RunState.FAILED, f"its driver wrote an outcome that is not known here: {outcome.verdict}"
+        sentence = f"its driver wrote an outcome that is not known here: {outcome.verdict}"
+        return Ended(RunState.FAILED, sentence, Failure.UNKNOWN)
     reason = outcome.reason
-    if state is RunState.STOPPED:
-        who = record.stop.sentence if record.stop is not None else "stopped, though nobody asked raydeck for it"
-        reason = f"{who}; {reason}" if reason else who
     if outcome.survivors:
         pids = ", ".join(map(str, outcome.survivors))
         reason = f"{reason}; still alive after the sweep: {pids}".lstrip("; ")
-    return state, reason
+    failure = (outcome.failure or Failure.UNKNOWN) if state is RunState.FAILED else None
+    return Ended(state, reason, failure, outcome)
 
 
-def _by_job(record: Record, job: JobSeen, unreadable: str) -> tuple[RunState, str]:
-    """Ray alone tells how it ended: a plain Ray job, or a driver that could not write its outcome."""
+def _by_job(record: Record, job: JobSeen, unreadable: str) -> Ended:
+    """Ray alone tells how it ended: its driver could not write an outcome."""
     blind = f" (its directory cannot be read: {unreadable})" if unreadable else ""
     if job.status == "SUCCEEDED":
-        gang = record.run.kind == "train"
-        return RunState.SUCCEEDED, f"Ray says so; its driver left no outcome{blind}" if gang else ""
+        return Ended(RunState.SUCCEEDED, f"Ray says so; its driver left no outcome{blind}")
     if job.status == "STOPPED" or record.stop is not None:
-        who = record.stop.sentence if record.stop is not None else "stopped in Ray, not through raydeck"
-        unsure = "; its driver left no outcome, so whether it saved is not known" if record.run.kind == "train" else ""
-        return RunState.STOPPED, f"{who}{unsure}{blind}"
-    died = "its driver died without an outcome" if record.run.kind == "train" else "its entrypoint failed"
+        asked = "" if record.stop is not None else "stopped in Ray, not through raydeck; "
+        return Ended(RunState.STOPPED, f"{asked}its driver left no outcome, so whether it saved is not known{blind}")
+    died = f"its driver died without an outcome{blind}"
     said = short(job.message)
-    return RunState.FAILED, f"{died}{blind}: {said}" if said else f"{died}{blind}, and Ray does not say why"
+    sentence = f"{died}: {said}" if said else f"{died}, and Ray does not say why"
+    return Ended(RunState.FAILED, sentence, Failure.UNKNOWN)
 
 
 def short(message: str) -> str:

@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from jobs.controller.admission import Admission
 from jobs.controller.engine import Engine
 from jobs.controller.files import Report, RunFiles
 from jobs.controller.judge import Do, JobSeen, Seen, Step, judge
 from jobs.controller.packages import Packages
-from jobs.controller.record import Record, moved
+from jobs.controller.record import Record, closed, moved
 from jobs.controller.runs import Runs
 from jobs.controller.submission import submission
 from jobs.errors import RaydeckError, Refused, Unreachable
-from jobs.model import RunState
+from jobs.model import WAITING, Failure, RunState
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,13 @@ AT_ONCE = 8
 TRIES = 5
 """How often Ray may refuse a submission before the run has failed."""
 
-_ON_THE_WAY = frozenset({RunState.QUEUED, RunState.ADMITTED, RunState.SAVING, RunState.STOPPING})
+PASS_SECONDS = 1.0
+"""How often the queue decides while somebody waits: time limits, back-offs and other people's work move it too."""
+IDLE_PASS_SECONDS = 5.0
+"""And while nobody does: what is held and free is shown all the same."""
+
+_ON_THE_WAY = frozenset({RunState.ADMITTED, RunState.SAVING, RunState.STOPPING})
+_NOT_IN_RAY = WAITING | {RunState.ADMITTED}
 
 
 @dataclass(slots=True)
@@ -49,6 +56,11 @@ class _Watch:
     job_ended_since: float | None = None
     report: Report = field(default_factory=Report)
     report_changed_at: float = float("-inf")
+    attempt: int = 0
+    """Whose attempt all this was seen of."""
+    step: int | None = None
+    stepped_at: float | None = None
+    """Since when the step is this one; None before it was seen to run."""
     outcome_since: float | None = None
     refusals: int = 0
     not_before: float = float("-inf")
@@ -66,6 +78,7 @@ class Reconciler:
         engine: Engine,
         files: RunFiles,
         packages: Packages,
+        admission: Admission,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,6 +86,10 @@ class Reconciler:
         self._engine = engine
         self._files = files
         self._packages = packages
+        self._admission = admission
+        self._passed_at = float("-inf")
+        self._arranged = True
+        """Something was asked for, or has ended: the queue need not wait for its time."""
         self._wall = wall
         self._clock = clock
         self._watches: dict[str, _Watch] = {}
@@ -83,6 +100,7 @@ class Reconciler:
         """Tick until cancelled. A tick that goes wrong is logged, and the next one tries again."""
         try:
             while True:
+                self._arranged = self._arranged or self._runs.changed.is_set()
                 self._runs.changed.clear()
                 try:
                     await self.tick()
@@ -99,10 +117,14 @@ class Reconciler:
             await asyncio.gather(*self._tending.values(), return_exceptions=True)
 
     async def tick(self) -> None:
-        """Look after every active run once. One that takes long (a slow upload) goes on by itself."""
+        """Let go what may go, then look after every run that holds something, or has to be told that it may not wait.
+
+        One that takes long (a slow upload) goes on by itself.
+        """
         await self._engine.look()
-        records = self._runs.active()
-        self._watches = {record.id: self._watches.get(record.id) or _Watch() for record in records}
+        await self._pass()
+        records = [record for record in self._runs.active() if not record.run.state.waiting or record.stop is not None]
+        self._watches = {record.id: self._watch(record) for record in records}
         self._tending = {run: task for run, task in self._tending.items() if not task.done()}
         for record in records:
             if record.id not in self._tending and self._clock() >= self._watches[record.id].rests_until:
@@ -112,6 +134,25 @@ class Reconciler:
                 self._tending[record.id] = task
         if self._tending:
             await asyncio.wait(self._tending.values(), timeout=TICK_SECONDS)
+
+    def _watch(self, record: Record) -> _Watch:
+        """What was seen of the run's newest attempt; of a new one nothing was seen yet."""
+        number = len(record.run.attempts)
+        known = self._watches.get(record.id)
+        return known if known is not None and known.attempt == number else _Watch(attempt=number)
+
+    async def _pass(self) -> None:
+        # One that was admitted and not posted yet may have to be taken back.
+        waits = any(record.run.state in _NOT_IN_RAY and record.posted_at is None for record in self._runs.active())
+        pause = PASS_SECONDS if waits else IDLE_PASS_SECONDS
+        if self._clock() - self._passed_at < pause and not self._arranged:
+            return
+        self._arranged = False
+        self._passed_at = self._clock()
+        try:
+            await self._admission.run_pass()
+        except RaydeckError as error:
+            log.warning("the queue could not be gone through: %s", error)
 
     async def _tend_safely(self, record: Record, watch: _Watch) -> None:
         async with self._slots:
@@ -126,7 +167,7 @@ class Reconciler:
                 log.exception("run %s could not be looked after", record.id)
 
     async def _tend(self, record: Record, watch: _Watch) -> None:
-        if record.run.state is not RunState.QUEUED:
+        if not record.run.state.waiting:
             await self._look(record, watch)
         steps: list[Step] = []
 
@@ -140,8 +181,7 @@ class Reconciler:
         do = steps[0].do
         if after.run.state is not record.run.state:
             log.info("run %s: %s → %s %s", record.id, record.run.state.value, after.run.state.value, after.run.reason)
-            if not after.run.state.ended:
-                self._runs.changed.set()
+            self._runs.changed.set()
         if do is Do.SUBMIT and self._clock() >= watch.not_before:
             await self._submit(after, watch)
         elif do is Do.STOP:
@@ -155,6 +195,7 @@ class Reconciler:
             ray_silent_seconds=self._engine.silent_seconds,
             status=watch.report.status,
             status_age_seconds=now - watch.report_changed_at if watch.report.status is not None else 0.0,
+            progress_age_seconds=None if watch.stepped_at is None else now - watch.stepped_at,
             outcome=watch.report.outcome,
             outcome_age_seconds=0.0 if watch.outcome_since is None else now - watch.outcome_since,
             unreadable=watch.report.unreadable,
@@ -165,13 +206,14 @@ class Reconciler:
         attempt = record.run.attempt
         if attempt is None:
             return
-        if record.run.kind == "train" and record.run.state is not RunState.ADMITTED:
+        if record.run.state is not RunState.ADMITTED:
             report = await self._files.report(record.launch.attempt_directory)
             if report.status != watch.report.status or watch.report_changed_at == float("-inf"):
                 watch.report_changed_at = self._clock()
             if report.outcome is not None and watch.outcome_since is None:
                 watch.outcome_since = self._clock()
             watch.report = report
+            self._count_steps(record, watch)
         calm = record.run.state is RunState.RUNNING and record.stop is None and watch.report.outcome is None
         if calm and watch.job is not None and self._clock() - watch.looked_at < CALM_LOOK_SECONDS:
             return
@@ -181,9 +223,37 @@ class Reconciler:
         if watch.job is not None and watch.job.ended and watch.job_ended_since is None:
             watch.job_ended_since = watch.looked_at
 
+    def _count_steps(self, record: Record, watch: _Watch) -> None:
+        status = watch.report.status
+        if record.run.state is not RunState.RUNNING or status is None:
+            return
+        step = status.progress.step if status.progress is not None else None
+        if watch.stepped_at is None or step != watch.step:
+            watch.step, watch.stepped_at = step, self._clock()
+
+    async def _left_by_the_one_before(self, record: Record) -> str:
+        """What of the attempt before is still there, for Ray; empty if nothing. Two must never live at once."""
+        attempt = record.run.attempt
+        assert attempt is not None
+        if attempt.number == 1:
+            return ""
+        before = record.run.attempts[-2]
+        job = await self._engine.job(record.id, before.number, 0)
+        if job is None:
+            return "Ray does not say whether the attempt before has ended"
+        if not job.found or job.ended or not job.ours:
+            return ""
+        await self._engine.stop(before.job_id)
+        return f"attempt {before.number} still lives in Ray, and is being stopped"
+
     async def _submit(self, record: Record, watch: _Watch) -> None:
         """Bring the code to Ray, and the job. Written down before: from then on Ray may have it."""
         try:
+            left = await self._left_by_the_one_before(record)
+            if left:
+                watch.not_before = self._clock() + REST_SECONDS
+                await self._runs.change(record.id, lambda now: _waits_for(now, left, self._wall()))
+                return
             await self._engine.bring(record.package, self._packages.path(record.package))
             posted_at = self._wall()
             marked = await self._runs.change(
@@ -212,7 +282,10 @@ class Reconciler:
                 return now
             # A clear refusal leaves no doubt: Ray does not have it.
             posted_at = None if refused else now.posted_at
-            return moved(now.model_copy(update={"posted_at": posted_at}), state, sentence, self._wall())
+            now = now.model_copy(update={"posted_at": posted_at})
+            if state is RunState.FAILED:
+                now = closed(now, state, sentence, Failure.UNKNOWN, self._wall())
+            return moved(now, state, sentence, self._wall())
 
         await self._runs.change(record.id, note)
 
@@ -220,7 +293,7 @@ class Reconciler:
         attempt, stop = record.run.attempt, record.stop
         assert attempt is not None
         assert stop is not None
-        if stop.now and record.run.kind == "train":
+        if stop.now:
             try:
                 await self._files.ask_to_stop_now(record.launch.attempt_directory)
             except Unreachable as error:
@@ -236,3 +309,9 @@ class Reconciler:
 
         await self._runs.change(record.id, sent)
         watch.looked_at = float("-inf")
+
+
+def _waits_for(record: Record, why: str, now: float) -> Record:
+    if record.run.state is not RunState.ADMITTED or record.run.reason == why:
+        return record
+    return moved(record, RunState.ADMITTED, why, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.errors import Refused
@@ -14,10 +15,21 @@ RELEASE_NAME = "release.json"
 
 def make(run_directory: str, release: Release) -> None:
     """Create it, or find it as an earlier try of the same request left it. Raises `Refused`. Blocks on the storage."""
+    make_all([(run_directory, release)])
+
+
+def make_all(wanted: Iterable[tuple[str, Release]]) -> None:
+    """The same for many. Raises `Refused` for the first that cannot be made; those before it stay for the next try."""
+    owner = ray_uid()
+    for run_directory, release in wanted:
+        _make(run_directory, release, owner)
+
+
+def _make(run_directory: str, release: Release, owner: int | None) -> None:
     folder = Path(run_directory)
     body = release.model_dump_json(indent=2).encode()
     try:
-        _folder(folder)
+        _folder(folder, owner)
         written = folder / RELEASE_NAME
         if written.exists():
             if Release.model_validate_json(written.read_bytes()).id != release.id:
@@ -49,13 +61,12 @@ def check(run_directory: str) -> None:
             raise Refused(f"the run's directory {folder} cannot be made on the head: {place} is not a folder")
 
 
-def _folder(folder: Path) -> None:
+def _folder(folder: Path, owner: int | None) -> None:
     """The folder and those above it. Ray's user gets the folder itself if it is somebody else's."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o775)
         folder.chmod(0o775)
-        owner = ray_uid()
         if owner is None or owner == os.getuid():
             return
         if os.getuid() == 0:

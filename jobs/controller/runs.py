@@ -7,21 +7,21 @@ import hashlib
 import time
 from collections.abc import Callable
 
+from jobs.controller import wishes
 from jobs.controller.access import Access, Caller, Role
 from jobs.controller.events import Hub
 from jobs.controller.journal import Act, Answered, Journal, JournalThread
 from jobs.controller.record import Record, StopWanted
 from jobs.errors import Refused, Usage
 from jobs.model import Run
-from jobs.wire import StopRequest
+from jobs.wire import ArrangeRequest, RestartRequest, StopRequest
 
 
 class NoSuch(Refused):
     """There is no run, release or package of this name."""
 
 
-class WrongState(Refused):
-    """It cannot be done as things stand."""
+Asked = StopRequest | RestartRequest | ArrangeRequest
 
 
 class Runs:
@@ -53,16 +53,10 @@ class Runs:
             raise NoSuch(f"there is no run {run}")
         return record
 
-    async def newest(self, limit: int) -> list[Run]:
-        """The newest runs, newest first, and every active one in its present form."""
-        stored = await self._journal(Journal.newest, limit)
+    async def newest(self, limit: int, sweep: str = "") -> list[Run]:
+        """The newest runs (of one sweep), newest first, each in its present form."""
+        stored = await self._journal(Journal.newest, limit, sweep)
         return [(self._active.get(record.id) or record).run for record in stored]
-
-    async def snapshot(self, limit: int) -> list[Run]:
-        """All that are active and the newest of the others, newest first."""
-        runs = {run.id: run for run in await self.newest(limit)}
-        runs.update((record.id, record.run) for record in self._active.values())
-        return sorted(runs.values(), key=lambda run: (-run.submitted_at, run.id))
 
     async def change(self, run: str, how: Callable[[Record], Record]) -> Record | None:
         """Put an active run through ``how``, write it, tell everybody. None if it has ended meanwhile.
@@ -78,15 +72,17 @@ class Runs:
                 return after
             if _lasting(before) != _lasting(after):
                 await self._journal(Journal.put_run, after)
-            self._keep(after)
-            return after
+            return self._keep(after)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> Record:
+        if record.unwritten:
+            record = record.model_copy(update={"unwritten": []})
         if record.run.state.ended:
             self._active.pop(record.id, None)
         else:
             self._active[record.id] = record
         self._hub.publish(record.run)
+        return record
 
     def keep_new(self, record: Record) -> None:
         """A run that was just written, under `lock`."""
@@ -100,33 +96,45 @@ class Runs:
             raise Usage(f"the request id {request} was used for something else", "Each request needs an id of its own")
         return answered
 
+    async def asked(
+        self, run: str, request: Asked, caller: Caller, wish: Callable[[Record], tuple[Record, Act]], word: str
+    ) -> Run:
+        """Carry a request about one run out once: ``wish`` checks it and gives the run as it is wanted, and the act.
+
+        Raises `NoSuch`, and what ``wish`` raises.
+        """
+        digest = request_digest(word, run, request.model_dump_json())
+        async with self.lock:
+            record = await self.find(run)
+            if await self.repeated(request.request_id, digest) is not None:
+                return record.run
+            after, act = wish(record)
+            await self._journal(
+                Journal.accept, [after], act, time.time(), request=request.request_id, digest=digest, answer=run
+            )
+            self.keep_new(after)
+            return after.run
+
     async def stop(self, run: str, request: StopRequest, caller: Caller, access: Access) -> Run:
         """Want a run stopped. Raises `NoSuch`, `WrongState`, or `NotAllowed`.
 
         The submitter of a run may stop it; for another's it takes an operator.
         """
-        digest = request_digest("stop", run, request.model_dump_json())
-        async with self.lock:
-            record = await self.find(run)
-            needed = Role.SUBMITTER if record.run.user == caller.user else Role.OPERATOR
-            access.require(caller, needed, f"stop {run}, a run of {record.run.user}")
-            if await self.repeated(request.request_id, digest) is not None:
-                return record.run
-            if record.run.state.ended:
-                raise WrongState(f"run {run} has ended already: {record.run.state.value}")
-            at = time.time()
-            act = Act(caller.user, "stop now" if request.now else "stop", run, True, request.reason)
-            before = record.stop
-            if before is None:
-                wanted = StopWanted(at=at, user=caller.user, reason=request.reason, now=request.now)
-                run_now = record.run.model_copy(update={"reason": f"to be {wanted.sentence}"})
-                record = record.model_copy(update={"stop": wanted, "run": run_now})
-            elif request.now and not before.now:
-                # Sent again, so that the driver learns that there is no more time.
-                record = record.model_copy(update={"stop": before.model_copy(update={"now": True, "sent_at": None})})
-            await self._journal(Journal.accept, record, act, at, request=request.request_id, digest=digest)
-            self.keep_new(record)
-            return record.run
+
+        def wish(record: Record) -> tuple[Record, Act]:
+            own(record, caller, access, f"stop {run}")
+            wanted = StopWanted(at=time.time(), user=caller.user, reason=request.reason, now=request.now)
+            return wishes.stop(record, wanted), Act(
+                caller.user, "stop now" if request.now else "stop", run, True, request.reason
+            )
+
+        return await self.asked(run, request, caller, wish, "stop")
+
+
+def own(record: Record, caller: Caller, access: Access, to_do: str) -> None:
+    """Raises `NotAllowed` unless it is the caller's own run and the caller may launch, or the caller is an operator."""
+    needed = Role.SUBMITTER if record.run.user == caller.user else Role.OPERATOR
+    access.require(caller, needed, f"{to_do}, a run of {record.run.user}")
 
 
 def _lasting(record: Record) -> Record:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
 from aiohttp import web
@@ -14,24 +15,52 @@ from pydantic import BaseModel, ValidationError
 
 from jobs.controller import events
 from jobs.controller.access import Access, Caller, NotAllowed, Role, peer_uid
+from jobs.controller.admission import Admission
+from jobs.controller.engine import Engine
 from jobs.controller.journal import Act, Journal, JournalError, JournalThread
+from jobs.controller.launch import Launcher
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES, Packages
+from jobs.controller.releases import Releases
+from jobs.controller.requests import Requests
+from jobs.controller.requests import word_for as word
+from jobs.controller.rollback import Rollbacks
 from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
-from jobs.model import Progress, Run
-from jobs.wire import ControllerStatus, LaunchRequest, Mistake, Snapshot, StopRequest
+from jobs.model import Progress
+from jobs.wire import (
+    ArrangeRequest,
+    CheckpointRow,
+    ControllerStatus,
+    LaunchRequest,
+    Mistake,
+    RestartRequest,
+    RollbackRequest,
+    Snapshot,
+    StopRequest,
+    UndoRequest,
+)
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Handler = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 LISTENER_SECONDS = 5.0
 """A listener that takes nothing for so long is dropped."""
-SNAPSHOT_RUNS = 200
+
+
+@dataclass(slots=True)
+class Asking:
+    """Who asks, and what the audit calls it if it is refused. A handler knows more of that than its route."""
+
+    caller: Caller
+    action: str
+    dry_run: bool = False
+
+
+Handler = Callable[[web.Request, Asking], Awaitable[web.StreamResponse]]
 
 
 class Service(Protocol):
@@ -42,10 +71,16 @@ class Service(Protocol):
     access: Access
     packages: Packages
     hub: events.Hub
+    launcher: Launcher
+    requests: Requests
+    admission: Admission
+    releases: Releases
+    rollbacks: Rollbacks
+    engine: Engine
 
     def status(self, caller: Caller) -> ControllerStatus: ...
-    def ray_words(self) -> str: ...
-    async def launch(self, request: LaunchRequest, caller: Caller) -> tuple[Run, bool]: ...
+    async def snapshot(self, caller: Caller) -> Snapshot: ...
+    async def checkpoints(self, run: str) -> list[CheckpointRow]: ...
     async def series(self, run: str, points: int) -> list[Progress]: ...
 
 
@@ -53,19 +88,31 @@ def application(service: Service) -> web.Application:
     """The routes of `jobs.wire`."""
     routes = _Routes(service)
     app = web.Application(middlewares=[_no_such_route], client_max_size=BODY_LIMIT_BYTES)
-    for method, path, handler in (
-        ("GET", "/v1/status", routes.status),
-        ("GET", "/v1/runs", routes.runs),
-        ("GET", "/v1/runs/{run}", routes.run),
-        ("GET", "/v1/runs/{run}/series", routes.series),
-        ("GET", "/v1/releases", routes.releases),
-        ("GET", "/v1/audit", routes.audit),
-        ("GET", "/v1/events", routes.events),
-        ("PUT", "/v1/packages/{digest}", routes.package),
-        ("POST", "/v1/runs", routes.launch),
-        ("POST", "/v1/runs/{run}/stop", routes.stop),
+    for path, handler in (
+        ("/v1/status", routes.status),
+        ("/v1/runs", routes.runs),
+        ("/v1/runs/{run}", routes.run),
+        ("/v1/runs/{run}/series", routes.series),
+        ("/v1/runs/{run}/moves", routes.moves),
+        ("/v1/runs/{run}/explain", routes.explain),
+        ("/v1/runs/{run}/checkpoints", routes.checkpoints),
+        ("/v1/queue", routes.queue),
+        ("/v1/releases", routes.releases),
+        ("/v1/rollbacks", routes.rollbacks),
+        ("/v1/audit", routes.audit),
+        ("/v1/events", routes.events),
     ):
-        app.router.add_route(method, path, routes.guarded(handler))
+        app.router.add_get(path, routes.guarded(handler), allow_head=False)
+    for method, path, handler, action in (
+        ("PUT", "/v1/packages/{digest}", routes.package, "package"),
+        ("POST", "/v1/runs", routes.launch, "launch"),
+        ("POST", "/v1/runs/{run}/stop", routes.stop, "stop"),
+        ("POST", "/v1/runs/{run}/restart", routes.restart, "restart"),
+        ("POST", "/v1/runs/{run}/arrange", routes.arrange, "arrange"),
+        ("POST", "/v1/workflows/{workflow}/rollback", routes.rollback, "rollback"),
+        ("POST", "/v1/rollbacks/{rollback}/undo", routes.undo, "undo"),
+    ):
+        app.router.add_route(method, path, routes.guarded(handler, action))
     return app
 
 
@@ -82,19 +129,20 @@ class _Routes:
     def __init__(self, service: Service) -> None:
         self._of = service
 
-    def guarded(self, handler: Handler) -> Served:
-        """The handler with who asks, and what goes wrong in it in the words and the status of `jobs.wire`."""
+    def guarded(self, handler: Handler, action: str = "") -> Served:
+        """The handler with who asks, and what goes wrong in it in the words and the status of `jobs.wire`.
+
+        ``action``: what the audit calls it if it is refused; empty for what only looks.
+        """
 
         async def serve(request: web.Request) -> web.StreamResponse:
+            asking: Asking | None = None
             try:
-                caller = await self._caller(request)
-                self._of.access.require(caller, Role.VIEWER, "look")
+                asking = Asking(await self._caller(request), action)
+                self._of.access.require(asking.caller, Role.VIEWER, "look")
+                return await handler(request, asking)
             except RaydeckError as error:
-                return _refusal(_status(error), error.sentence, error.hint)
-            try:
-                return await handler(request, caller)
-            except RaydeckError as error:
-                return await self._refused(request, caller, error)
+                return await self._refused(request, asking, error)
             except (asyncio.CancelledError, ConnectionResetError, web.HTTPException):
                 raise
             except Exception:
@@ -110,15 +158,11 @@ class _Routes:
             raise Usage("the connection was closed before the request was read")
         return await self._of.access.caller(peer_uid(connection))
 
-    async def _refused(self, request: web.Request, caller: Caller, error: RaydeckError) -> web.Response:
-        if request.method != "GET":
-            act = Act(
-                caller.user,
-                request.path.rsplit("/", 1)[-1] if request.path.endswith("/stop") else _ACTIONS[request.method],
-                request.match_info.get("run") or request.match_info.get("digest") or "",
-                False,
-                str(error),
-            )
+    async def _refused(self, request: web.Request, asking: Asking | None, error: RaydeckError) -> web.Response:
+        """The refusal, once it is in the audit. What only looks is not, nor is a dry run that was free to ask."""
+        if asking is not None and asking.action and (isinstance(error, NotAllowed) or not asking.dry_run):
+            target = next(iter(request.match_info.values()), "")
+            act = Act(asking.caller.user, asking.action, target, False, str(error))
             try:
                 await self._of.journal(Journal.audit, act, time.time())
             except JournalError as unwritten:
@@ -126,77 +170,118 @@ class _Routes:
         mistakes = error.mistakes if isinstance(error, FileMistakes) else ()
         return _refusal(_status(error), error.sentence, error.hint, mistakes)
 
-    async def status(self, request: web.Request, caller: Caller) -> web.Response:
-        return _json(self._of.status(caller))
+    async def status(self, request: web.Request, asking: Asking) -> web.Response:
+        return _json(self._of.status(asking.caller))
 
-    async def runs(self, request: web.Request, caller: Caller) -> web.Response:
-        runs = await self._of.runs.newest(_number(request, "limit", 200, 10_000))
-        return _listing("runs", runs)
+    async def runs(self, request: web.Request, asking: Asking) -> web.Response:
+        limit = _number(request, "limit", 200, 10_000)
+        return _listing("runs", await self._of.runs.newest(limit, request.query.get("sweep", "")))
 
-    async def run(self, request: web.Request, caller: Caller) -> web.Response:
+    async def run(self, request: web.Request, asking: Asking) -> web.Response:
         return _json((await self._of.runs.find(request.match_info["run"])).run)
 
-    async def series(self, request: web.Request, caller: Caller) -> web.Response:
+    async def series(self, request: web.Request, asking: Asking) -> web.Response:
         points = await self._of.series(request.match_info["run"], _number(request, "points", 600, 10_000))
         return _listing("points", points)
 
-    async def releases(self, request: web.Request, caller: Caller) -> web.Response:
-        limit = _number(request, "limit", 200, 10_000)
-        found = await self._of.journal(Journal.releases, request.query.get("workflow", ""), limit)
-        return _listing("releases", found)
+    async def moves(self, request: web.Request, asking: Asking) -> web.Response:
+        record = await self._of.runs.find(request.match_info["run"])
+        return _listing("moves", await self._of.journal(Journal.moves, record.id))
 
-    async def audit(self, request: web.Request, caller: Caller) -> web.Response:
+    async def explain(self, request: web.Request, asking: Asking) -> web.Response:
+        return _json(await self._of.admission.explain(request.match_info["run"]))
+
+    async def checkpoints(self, request: web.Request, asking: Asking) -> web.Response:
+        return _listing("checkpoints", await self._of.checkpoints(request.match_info["run"]))
+
+    async def queue(self, request: web.Request, asking: Asking) -> web.Response:
+        offset = _number(request, "offset", 0, 10**9, least=0)
+        return _json(await self._of.admission.view(offset, _number(request, "limit", events.SHOWN_WAITING, 10_000)))
+
+    async def releases(self, request: web.Request, asking: Asking) -> web.Response:
+        limit = _number(request, "limit", 200, 10_000)
+        return _listing("releases", await self._of.releases.rows(request.query.get("workflow", ""), limit))
+
+    async def rollbacks(self, request: web.Request, asking: Asking) -> web.Response:
+        limit = _number(request, "limit", 200, 10_000)
+        found = await self._of.journal(Journal.rollbacks, request.query.get("workflow", ""), limit)
+        return _listing("rollbacks", found)
+
+    async def audit(self, request: web.Request, asking: Asking) -> web.Response:
         entries = await self._of.journal(Journal.entries, _number(request, "limit", 200, 100_000))
         if request.query.get("verify") != "1":
             return _listing("entries", entries)
         broken = await self._of.journal(Journal.verify)
         return _listing("entries", entries, {"broken": broken})
 
-    async def package(self, request: web.Request, caller: Caller) -> web.Response:
-        self._of.access.require(caller, Role.SUBMITTER, "send code")
+    async def package(self, request: web.Request, asking: Asking) -> web.Response:
+        self._of.access.require(asking.caller, Role.SUBMITTER, "send code")
         if (request.content_length or 0) > PACKAGE_LIMIT_BYTES:
             raise Refused(f"the package is larger than {PACKAGE_LIMIT_BYTES // 1024 // 1024} MiB")
         digest = request.match_info["digest"]
         chunks = cast(AsyncIterator[bytes], request.content.iter_chunked(256 * 1024))
         new = await self._of.packages.receive(digest, chunks)
+        if new:
+            await self._of.journal(Journal.audit, Act(asking.caller.user, "package", digest, True), time.time())
         return web.json_response({"digest": digest}, status=201 if new else 200)
 
-    async def launch(self, request: web.Request, caller: Caller) -> web.Response:
-        self._of.access.require(caller, Role.SUBMITTER, "launch")
-        run, new = await self._of.launch(await _body(request, LaunchRequest), caller)
-        return _json(run, 201 if new else 200)
+    async def launch(self, request: web.Request, asking: Asking) -> web.Response:
+        self._of.access.require(asking.caller, Role.SUBMITTER, "launch")
+        asked = await _body(request, LaunchRequest)
+        asking.dry_run = asked.dry_run
+        runs, new = await self._of.launcher.launch(asked, asking.caller)
+        return _listing("runs", runs, status=201 if new else 200)
 
-    async def stop(self, request: web.Request, caller: Caller) -> web.Response:
+    async def stop(self, request: web.Request, asking: Asking) -> web.Response:
         asked = await _body(request, StopRequest)
-        return _json(await self._of.runs.stop(request.match_info["run"], asked, caller, self._of.access))
+        asking.action = "stop now" if asked.now else "stop"
+        return _json(await self._of.runs.stop(request.match_info["run"], asked, asking.caller, self._of.access))
 
-    async def events(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+    async def restart(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, RestartRequest)
+        asking.dry_run = asked.dry_run
+        return _json(await self._of.requests.restart(request.match_info["run"], asked, asking.caller))
+
+    async def arrange(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, ArrangeRequest)
+        asking.action = word(asked)
+        return _json(await self._of.requests.arrange(request.match_info["run"], asked, asking.caller))
+
+    async def rollback(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, RollbackRequest)
+        asking.dry_run = asked.dry_run
+        return _json(await self._of.rollbacks.roll_back(request.match_info["workflow"], asked, asking.caller))
+
+    async def undo(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, UndoRequest)
+        asking.dry_run = asked.dry_run
+        return _json(await self._of.rollbacks.undo(request.match_info["rollback"], asked, asking.caller))
+
+    async def events(self, request: web.Request, asking: Asking) -> web.StreamResponse:
         listener = self._of.hub.join()
         if listener is None:
             raise Refused(f"{events.LISTENERS_AT_MOST} others listen already", "Close a console, and try again")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         try:
             await response.prepare(request)
-            runs = await self._of.runs.snapshot(SNAPSHOT_RUNS)
-            snapshot = Snapshot(status=self._of.status(caller), runs=runs)
+            snapshot = await self._of.snapshot(asking.caller)
             await _send(response, snapshot.model_dump_json().encode() + b"\n")
             beat = time.monotonic()
             async for changed in listener.changes():
-                body = events.lines(changed)
-                if not changed or time.monotonic() - beat >= events.HEARTBEAT_SECONDS:
-                    body += events.heartbeat(time.time(), self._of.ray_words())
+                body = changed.lines()
+                if not body or time.monotonic() - beat >= events.HEARTBEAT_SECONDS:
+                    body += events.heartbeat(time.time(), self._of.engine.words())
                     beat = time.monotonic()
                 await _send(response, body)
         except asyncio.TimeoutError:
-            log.info("a listener (%s) did not take its events and was dropped", caller.user)
+            log.info("a listener (%s) did not take its events and was dropped", asking.caller.user)
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionResetError:
+            log.debug("a listener (%s) has left", asking.caller.user)
         finally:
             self._of.hub.leave(listener)
         return response
-
-
-_ACTIONS = {"POST": "launch", "PUT": "package"}
 
 
 async def _send(response: web.StreamResponse, body: bytes) -> None:
@@ -224,16 +309,18 @@ def _json(message: BaseModel, status: int = 200) -> web.Response:
     return web.Response(text=message.model_dump_json(), status=status, content_type="application/json")
 
 
-def _listing(key: str, messages: Sequence[BaseModel], more: Mapping[str, str] | None = None) -> web.Response:
+def _listing(
+    key: str, messages: Sequence[BaseModel], more: Mapping[str, str] | None = None, status: int = 200
+) -> web.Response:
     rows = ",".join(message.model_dump_json() for message in messages)
     rest = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in (more or {}).items())
-    return web.Response(text=f'{{"{key}":[{rows}]{rest}}}', content_type="application/json")
+    return web.Response(text=f'{{"{key}":[{rows}]{rest}}}', status=status, content_type="application/json")
 
 
-def _number(request: web.Request, name: str, default: int, most: int) -> int:
+def _number(request: web.Request, name: str, default: int, most: int, least: int = 1) -> int:
     text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise Usage(f"{name} must be a number from 1 to {most}")
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise Usage(f"{name} must be a number from {least} to {most}")
     return int(text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import itertools
 import logging
 import os
 import platform
@@ -18,29 +19,41 @@ from pathlib import Path
 
 from aiohttp import web
 
+from jobs import catalogue
 from jobs.controller import door
 from jobs.controller.access import Access, Caller
+from jobs.controller.admission import Admission
+from jobs.controller.backup import Backups
 from jobs.controller.engine import Engine
-from jobs.controller.events import Hub
+from jobs.controller.events import SHOWN_WAITING, Hub
 from jobs.controller.files import RunFiles
 from jobs.controller.http import AiohttpTransport
-from jobs.controller.journal import JournalThread
+from jobs.controller.journal import Journal, JournalThread
 from jobs.controller.launch import Launcher
+from jobs.controller.newrun import without_file
 from jobs.controller.packages import Packages
 from jobs.controller.reconcile import Reconciler
+from jobs.controller.releases import Releases
+from jobs.controller.requests import Requests
+from jobs.controller.rollback import Rollbacks
 from jobs.controller.runs import Runs
 from jobs.controller.server import application
 from jobs.errors import Refused
 from jobs.load import load_cluster
-from jobs.model import Progress, Run
-from jobs.spec import Cluster, Roles
-from jobs.wire import ControllerStatus, LaunchRequest
+from jobs.model import Progress
+from jobs.queueview import QueueView
+from jobs.spec import Cluster
+from jobs.wire import CheckpointRow, ControllerStatus, Snapshot
 
 log = logging.getLogger(__name__)
 
 REQUESTS_SECONDS = 5.0
 """How long requests that were begun may take after the stop was asked for."""
-TICK_ENDS_SECONDS = 5.0
+WORK_ENDS_SECONDS = 5.0
+QUEUE_SECONDS = 1.0
+"""How often those who listen are told of the queues, at most."""
+SNAPSHOT_ENDED = 200
+"""So many of the runs that ended last are in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +74,26 @@ class Service:
         self._settings = settings
         self._code_digest = code_digest
         self._started_at = time.time()
+        cluster = cluster if cluster is not None else without_file(settings.store)
         self.hub = Hub()
-        self.access = Access(cluster.roles if cluster is not None else Roles())
+        self.access = Access(cluster.roles)
         self.packages = Packages(settings.store)
         self.journal = JournalThread(settings.store / "journal.sqlite")
         self.runs = Runs(self.journal, self.hub)
         self.files = RunFiles()
         self._transport = AiohttpTransport(settings.dashboard)
         self.engine = Engine(self._transport)
-        self.reconciler = Reconciler(self.runs, self.engine, self.files, self.packages)
-        self._launcher = Launcher(
-            settings.store, cluster, self.runs, self.journal, self.packages, self.engine, self.files
+        rules = cluster.scheduler
+        self.admission = Admission(rules, self.runs, self.engine, self.files, self.journal)
+        self.reconciler = Reconciler(self.runs, self.engine, self.files, self.packages, self.admission)
+        self.backups = Backups(self.journal)
+        self.launcher = Launcher(
+            cluster, self.runs, self.journal, self.packages, self.engine, self.files, self.admission, self.access
+        )
+        self.requests = Requests(rules, self.runs, self.admission, self.files, self.access)
+        self.releases = Releases(self.runs, self.journal, self.files)
+        self.rollbacks = Rollbacks(
+            cluster, self.runs, self.journal, self.files, self.packages, self.engine, self.access
         )
 
     def status(self, caller: Caller) -> ControllerStatus:
@@ -92,25 +114,70 @@ class Service:
             you=caller.user,
             role=caller.role.word,
             runs_active=len(self.runs.active()),
+            warnings=[words for words in (self.journal.trouble, self.backups.trouble) if words],
         )
 
-    def ray_words(self) -> str:
-        """What is known of Ray, for a heartbeat."""
-        return self.engine.words()
+    async def snapshot(self, caller: Caller) -> Snapshot:
+        """What a listener begins with: a bounded part of the runs, and the queues."""
+        queue = self.admission.page or await self.admission.view(0, SHOWN_WAITING)
+        ended = [record.run for record in await self.journal(Journal.ended, SNAPSHOT_ENDED)]
+        active = {record.id: record.run for record in self.runs.active()}
+        holding = [run for run in active.values() if not run.state.waiting]
+        waiting = [active[each.run] for each in queue.waiting if each.run in active]
+        if len(waiting) < SHOWN_WAITING:
+            # Those that came since the queue was last gone through.
+            known = {run.id for run in waiting}
+            fresh = (run for run in active.values() if run.state.waiting and run.id not in known)
+            waiting += itertools.islice(fresh, SHOWN_WAITING - len(waiting))
+        self.hub.show(waiting)
+        # One that the journal has as ended may go on again by now.
+        runs = {run.id: active.get(run.id, run) for run in (*ended, *waiting, *holding)}
+        newest = sorted(runs.values(), key=lambda run: (-run.submitted_at, run.id))
+        return Snapshot(status=self.status(caller), runs=newest, queue=queue)
 
-    async def launch(self, request: LaunchRequest, caller: Caller) -> tuple[Run, bool]:
-        """Take a launch in."""
-        return await self._launcher.launch(request, caller)
+    async def checkpoints(self, run: str) -> list[CheckpointRow]:
+        """A run's checkpoints. Raises `NoSuch` or `Unreachable`."""
+        directory = (await self.runs.find(run)).run.run_directory
+        return await self.files.apart(f"{directory}#checkpoints", lambda: catalogue.rows(directory))
 
     async def series(self, run: str, points: int) -> list[Progress]:
         """The course of a run."""
         record = await self.runs.find(run)
         return await self.files.series(record.run.run_directory, points)
 
+    async def work(self) -> None:
+        """All that goes on beside the requests, until cancelled. Ends with the first part that goes wrong."""
+        tasks = [
+            asyncio.create_task(self.reconciler.run(), name="reconcile"),
+            asyncio.create_task(self.backups.run(), name="backups"),
+            asyncio.create_task(self._tell_queue(), name="tell the queue"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell_queue(self) -> None:
+        """Tell those who listen of the queues, at most once a second."""
+        told: QueueView | None = None
+        while True:
+            await asyncio.sleep(QUEUE_SECONDS)
+            page = self.admission.page
+            if page is None or page is told or not len(self.hub):
+                continue
+            told = page
+            active = {record.id: record.run for record in self.runs.active()}
+            self.hub.publish_queue(page, {each.run: active[each.run] for each in page.waiting if each.run in active})
+
     async def close(self) -> None:
-        """Let go of files and connections, the journal last."""
+        """Let go of files and connections, the journal last, with a backup of what was written since the last one."""
         self.files.close()
         await self._transport.close()
+        await self.backups.make_if_changed()
         await asyncio.to_thread(self.journal.close)
 
 
@@ -125,7 +192,7 @@ async def serve(settings: Settings, lock: door.StoreLock) -> None:
     runner = web.AppRunner(
         application(service), handle_signals=False, access_log=None, shutdown_timeout=REQUESTS_SECONDS
     )
-    ticks: asyncio.Task[None] | None = None
+    work: asyncio.Task[None] | None = None
     try:
         count = await service.runs.recover()
         listener = door.open_socket(settings.store)
@@ -141,22 +208,22 @@ async def serve(settings: Settings, lock: door.StoreLock) -> None:
             }
         )
         log.info("serves %s as process %d, %d runs taken up", settings.store, os.getpid(), count)
-        ticks = asyncio.create_task(service.reconciler.run(), name="reconcile")
+        work = asyncio.create_task(service.work(), name="work")
         waiting = asyncio.create_task(stop.wait(), name="stop")
-        await asyncio.wait((ticks, waiting), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        if ticks.done():
-            ticks.result()
+        if work.done():
+            work.result()
         log.info("asked to stop")
     finally:
         door.remove_socket(settings.store)
         service.hub.close()
         await runner.cleanup()
-        if ticks is not None:
-            ticks.cancel()
-            _, late = await asyncio.wait((ticks,), timeout=TICK_ENDS_SECONDS)
+        if work is not None:
+            work.cancel()
+            _, late = await asyncio.wait((work,), timeout=WORK_ENDS_SECONDS)
             if late:
-                log.warning("a tick did not end within %.0f s and was left", TICK_ENDS_SECONDS)
+                log.warning("what was being done did not end within %.0f s and was left", WORK_ENDS_SECONDS)
         await service.close()
         log.info("stopped")
 

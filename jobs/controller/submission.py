@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from dataclasses import dataclass
 
 from jobs.controller.judge import SAVE_MARGIN_SECONDS
 from jobs.controller.record import Record
-from jobs.package import WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,8 @@ def submission(record: Record) -> Submission:
         # Ray reads it as a whole number; its own 3 s are too short to save a checkpoint.
         "RAY_JOB_STOP_WAIT_TIME_S": str(wait),
     }
-    if record.entrypoint:
-        entrypoint = f"cd {WORKLOAD} && exec {shlex.join(record.entrypoint)}"
-        environment = {**record.launch.environment, **environment}
-    else:
-        entrypoint = 'exec "${RAYDECK_PYTHON:-python3}" -m jobs.gang.driver'
+    # The script's own environment is in the launch, with its secrets still unresolved.
+    module = "jobs.gang.driver" if record.launch.kind == "train" else "jobs.gang.entry"
+    entrypoint = f'exec "${{RAYDECK_PYTHON:-python3}}" -m {module}'
     metadata = {**marks(run.id, attempt.number), "raydeck_user": run.user, "raydeck_workflow": run.workflow}
     return Submission(attempt.job_id, record.package, entrypoint, environment, metadata)

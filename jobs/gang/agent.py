@@ -20,14 +20,12 @@ from typing import Any
 
 import ray
 
-from jobs.errors import Refused
-from jobs.gang import environment, processes
+from jobs.gang import environment, facts, guard, processes
+from jobs.gang.environment import PACKAGE
+from jobs.gang.kernel import Kernel
 from jobs.gang.progress import end_of
-from jobs.gang.verdict import last_error
 from jobs.model import Launch
 
-PACKAGE = Path(__file__).resolve().parents[2]
-"""The unpacked package: ``jobs/`` and ``probes/``, and the user's code in ``workload/``."""
 POLITE_SECONDS = 2.0
 LIMIT_SECONDS = 8.0
 
@@ -61,8 +59,10 @@ class NodeReport:
 
     ranks: list[RankReport] = field(default_factory=list)
     torchrun_exit_code: int | None = None
-    torchrun_error: str = ""
-    """The last error line of torchrun's own output, once it has ended in failure."""
+    torchrun_log: str = ""
+    """The end of torchrun's own output, once it has ended in failure."""
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    """What the node runs on, as far as that is known by now (see `jobs.gang.facts`)."""
 
 
 class Agent:
@@ -80,7 +80,9 @@ class Agent:
         self._python = os.environ.get("RAYDECK_PYTHON") or sys.executable
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._log = Path(self._launch.attempt_directory) / f"torchrun-{index}.log"
-        self._guard = self._start_guard()
+        self._kernel = Kernel()
+        self._facts = facts.of_node(ray.__version__)
+        self._guard = guard.start(str(self._folder), self._marks)
 
     def facts(self) -> Facts:
         """Who this is, and a port for the gang to meet at."""
@@ -92,9 +94,7 @@ class Agent:
     def start(self, master_address: str, master_port: int) -> None:
         """Start torchrun and with it this node's ranks. Raises Refused when the environment cannot be made."""
         launch = self._launch
-        workload = PACKAGE / "workload"
-        if not workload.is_dir():
-            raise Refused("the run's package holds no workload folder, so there is no script to start")
+        workload = environment.workload()
         attempt_directory = Path(launch.attempt_directory)
         attempt_directory.mkdir(parents=True, exist_ok=True)
         gang = {
@@ -132,7 +132,11 @@ class Agent:
         code = self._torchrun.poll() if self._torchrun else None
         first = self._index * self._launch.processes_per_node
         ranks = [self._rank(rank) for rank in range(first, first + self._launch.processes_per_node)]
-        return NodeReport(ranks, code, last_error(end_of(self._log)) if code else "")
+        return NodeReport(ranks, code, end_of(self._log) if code else "", self._environment())
+
+    def notes(self) -> list[str]:
+        """What the kernel of this node told since the agent began."""
+        return self._kernel.notes()
 
     def ask_to_leave(self) -> None:
         """Send SIGTERM to the ranks themselves, not to torchrun, which would end them 30 s later come what may."""
@@ -164,18 +168,8 @@ class Agent:
             ended_seconds_ago=time.monotonic() - ended["monotonic"] if ended else None,
         )
 
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        guard = subprocess.Popen(
-            [sys.executable, "-m", "jobs.gang.guard", str(self._folder), *(f"{k}={v}" for k, v in self._marks.items())],
-            cwd=PACKAGE,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        # It has forked and goes on without us; its pipe closes when this process ends, however that happens.
-        if guard.wait(timeout=30) != 0:
-            raise Refused(f"the guard of this node did not start (exit code {guard.returncode})")
-        return guard
+    def _environment(self) -> dict[str, str]:
+        return {**self._facts, **(_read(self._folder / "environment.json") or {})}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

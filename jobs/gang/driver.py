@@ -17,19 +17,23 @@ from types import FrameType
 
 import ray
 
-from jobs import checkpoint
-from jobs.errors import RaydeckError, Refused
-from jobs.gang import verdict
-from jobs.gang.echo import Echo
-from jobs.gang.members import End, Gang, Placement
+from jobs import failure
+from jobs.errors import RaydeckError
+from jobs.gang import facts, ground, leftovers, verdict
+from jobs.gang.echo import Echo, say
+from jobs.gang.ground import Stopped
+from jobs.gang.members import Gang, Placement
 from jobs.gang.progress import end_of
-from jobs.gang.record import Record
-from jobs.model import Launch, Outcome, Rank
+from jobs.gang.record import End, Record
+from jobs.gang.verdict import Blame
+from jobs.model import Failure, Launch, Outcome, Rank
 
 TICK_SECONDS = 0.25
-STATUS_EVERY_SECONDS = 1.0
 SETTLE_SECONDS = 0.6
 """How long after the first failure the other ranks' ends are collected: they name the culprit."""
+LOSS_SECONDS = 20.0
+"""How long Ray may take to find out that a node is dead (15 s by default)."""
+NOTES_SECONDS = 2.0
 AGENT_START_SECONDS = 120.0
 TORCHRUN_START_SECONDS = 30.0
 TORCHRUN_EXIT_SECONDS = 10.0
@@ -37,52 +41,45 @@ TORCHRUN_EXIT_SECONDS = 10.0
 SILENT_AGENT_SECONDS = 5.0
 
 
-class _Stopped(Exception):
-    """The run was asked to stop before its ranks were started."""
-
-
 class Driver:
     """One attempt."""
 
     def __init__(self, launch: Launch) -> None:
-        self.launch = launch
-        self.record = Record(launch)
+        self.launch = ground.whole(launch)
+        self.record = Record(self.launch)
         self._terms = 0
         self._gang: Gang | None = None
         self._echo = Echo(Path(launch.attempt_directory), self._total, say)
-        self._next_status = 0.0
         self._ended_at: dict[int, float] = {}
 
     def on_sigterm(self, number: int, frame: FrameType | None) -> None:
         """A stop is asked for; the loop sees it at its next tick."""
         self._terms += 1
 
-    @property
-    def _stop_asked(self) -> bool:
-        return self._terms > 0 or self.record.stop_now
-
     def run(self) -> Outcome:
         """The whole course; everything started is ended when this returns."""
         launch = self.launch
         say(f"attempt {launch.attempt} of run {launch.run} ({launch.workflow}): {' '.join(launch.script)}")
-        self.record.read_checkpoint()
-        self._phase("placing", "connecting to Ray")
+        self.record.keeper.start()
+        self._tell("placing", "connecting to Ray")
         placement: Placement | None = None
         try:
-            self._check_resume()
+            ground.raise_fence(launch)
             self._connect()
+            self._prepare()
             placement = Placement(launch)
             self._place(placement)
             self._start(placement)
             return self._follow()
-        except _Stopped:
+        except Stopped:
             return self._finish("stopped", "stopped on request before its ranks were started")
         except RaydeckError as error:
-            return self._finish("failed", str(error))
+            return self._fail(verdict.of_error(error, error.sentence))
         except Exception as error:
             # Whatever it is: an attempt without an outcome would be a riddle, and its nodes would stay held.
             traceback.print_exc()
-            return self._finish("failed", f"its driver broke: {type(error).__name__}: {verdict.first_line(error)}")
+            reason = f"its driver broke: {type(error).__name__}: {verdict.first_line(error)}"
+            return self._fail(verdict.of_error(error, reason))
         finally:
             if placement is not None:
                 placement.remove()
@@ -94,51 +91,54 @@ class Driver:
         signal.signal(signal.SIGTERM, self.on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-    def _check_resume(self) -> None:
-        step = self.launch.resume_from_step
-        if step is None:
-            return
-        found = checkpoint.folder(self.launch.run_directory, step)
-        if mistakes := checkpoint.verify(found):
-            raise Refused(f"cannot resume from step {step}: the checkpoint {found.name} is broken: {mistakes[0]}")
-        say(f"resuming from the checkpoint of step {step}")
+    def _go_on(self, detail: str) -> None:
+        """What is done at each tick of a wait before the ranks are started."""
+        if self._terms > 0 or self.record.stop_now:
+            raise Stopped
+        self._tell("placing", detail)
+
+    def _prepare(self) -> None:
+        """See to it that nothing of an earlier attempt lives, and that the checkpoint is whole."""
+        launch = self.launch
+        ground.prepare(launch, lambda meanwhile: leftovers.sweep(launch, meanwhile), self._go_on, say)
+        self.record.keeper.begin()
 
     def _place(self, placement: Placement) -> None:
-        deadline = time.monotonic() + self.launch.start_timeout_seconds
+        limit = self.launch.start_timeout_seconds
+        deadline = time.monotonic() + limit
         told = ""
         while not placement.wait(TICK_SECONDS):
-            if self._stop_asked:
-                raise _Stopped
             over = time.monotonic() > deadline
-            if not over and not self._due("placing"):
+            if not over and not self.record.due("placing"):
+                self._go_on("")
                 continue
             missing = placement.missing()
             if over:
                 why = missing or "Ray did not place it, though it would fit"
-                raise Refused(f"no place for it within {self.launch.start_timeout_seconds:g} s: {why}")
+                raise verdict.broken(Failure.START_TIMEOUT, f"no place for it within {limit:g} s: {why}")
             if missing and missing != told:
                 told = missing
                 say(f"waiting for a place: {missing}")
-            self._phase("placing", missing or "Ray is placing it")
+            self._go_on(missing or "Ray is placing it")
 
     def _start(self, placement: Placement) -> None:
         launch = self.launch
         gang = self._gang = Gang(launch, placement)
         names = ", ".join(member.node for member in gang.members)
         say(f"placed on {names}")
-        self._phase("starting", f"starting the agents on {names}")
+        self._tell("starting", f"starting the agents on {names}")
         deadline = time.monotonic() + AGENT_START_SECONDS
-        while (facts := gang.facts(TICK_SECONDS)) is None:
-            if self._stop_asked:
-                raise _Stopped
+        while (known := gang.facts(TICK_SECONDS)) is None:
+            if self._terms > 0 or self.record.stop_now:
+                raise Stopped
             if time.monotonic() > deadline:
-                raise Refused(f"the agents on {names} did not all start within {AGENT_START_SECONDS:g} s")
-            self._phase("starting", f"starting the agents on {names}")
+                reason = f"the agents on {names} did not all start within {AGENT_START_SECONDS:g} s"
+                raise verdict.broken(Failure.START_TIMEOUT, reason)
+            self._tell("starting", f"starting the agents on {names}")
         head = gang.members[0]
-        say(
-            f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{facts[0].free_port}"
-        )
-        gang.start(head.address, facts[0].free_port, TORCHRUN_START_SECONDS)
+        port = known[0].free_port
+        say(f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{port}")
+        gang.start(head.address, port, TORCHRUN_START_SECONDS)
 
     def _follow(self) -> Outcome:
         """From the start of torchrun to the outcome."""
@@ -151,6 +151,8 @@ class Driver:
             self._take_in(now)
             if self._terms > 1 or self.record.stop_now:
                 return self._finish("stopped", "stopped at once, without waiting for a checkpoint")
+            if fenced := self.record.keeper.fenced:
+                return self._fail(Blame(fenced, Failure.UNKNOWN, signature=failure.signature(fenced)))
             ranks = self.record.status.ranks
             all_started = self._all_started()
             if self._terms and not all_started:
@@ -164,7 +166,7 @@ class Driver:
             gone = all_started and all(rank.exit_code is not None or rank.node_id in lost for rank in ranks)
             if leave_by is not None:
                 if gone:
-                    return self._finish("stopped", self._how_they_left())
+                    return self._finish("stopped", "stopped on request", self._bad_end(), with_checkpoint=True)
                 if now > leave_by:
                     late = ", ".join(str(rank.rank) for rank in ranks if rank.exit_code is None)
                     limit = f"{launch.stop_grace_seconds:g} s"
@@ -173,17 +175,17 @@ class Driver:
                 if failed_at is None and self._failure_seen():
                     failed_at = now
                 if failed_at is not None and (gone or now > failed_at + SETTLE_SECONDS):
-                    return self._finish("failed", self._why())
+                    return self._fail(self._why())
                 if gone and failed_at is None:
                     left_at = left_at or now
                     still = any(member.report.torchrun_exit_code is None for member in gang.members)
                     if not still or now > left_at + TORCHRUN_EXIT_SECONDS:
                         return self._finish("succeeded", f"all {len(ranks)} ranks ended with exit code 0")
-            self._phase(*self._where(leave_by, now))
+            self._tell(*self._where(leave_by, now))
             time.sleep(max(0.0, now + TICK_SECONDS - time.monotonic()))
 
     def _take_in(self, now: float) -> None:
-        """The agents' reports as the status of ranks."""
+        """The agents' reports as the status of ranks, and what the nodes run on."""
         assert self._gang is not None
         ranks: list[Rank] = []
         for member in self._gang.members:
@@ -201,6 +203,9 @@ class Driver:
                     )
                 )
         self.record.status.ranks = ranks
+        nodes = {member.node: member.report.environment for member in self._gang.members}
+        self.record.status.environment = facts.common(nodes)
+        self.record.notices = facts.differences(nodes)
 
     @property
     def _total(self) -> int:
@@ -225,32 +230,34 @@ class Driver:
                 address=rank.node_address,
                 exit_code=rank.exit_code,
                 ended_at=self._ended_at[rank.rank],
-                error=verdict.last_error(end_of(Path(self.launch.attempt_directory) / f"rank-{rank.rank}.log")),
+                log=end_of(Path(self.launch.attempt_directory) / f"rank-{rank.rank}.log"),
             )
             for rank in self.record.status.ranks
             if rank.exit_code
         ]
 
-    def _why(self) -> str:
+    def _why(self) -> Blame:
+        """Who and what failed; asks the nodes, as far as they answer."""
         assert self._gang is not None
-        # A lost node takes its ranks' peers along, so it is the cause whatever they say.
-        for member in self._gang.members:
-            if member.lost:
-                return member.lost
-        if first := verdict.culprit(self._ends()):
-            return verdict.sentence(first)
-        for member in self._gang.members:
+        gang, ended = self._gang, self._ends()
+        # Peers of a node that is gone say so at once, and Ray only after a while.
+        gang.find_losses(LOSS_SECONDS, verdict.only_followed(ended), lambda: self._tell("running", "finding out why"))
+        lost = [member.lost for member in gang.members if member.lost]
+        nodes = {member.node_id: member.node for member in gang.members}
+        where = {rank.rank: nodes[rank.node_id] for rank in self.record.status.ranks}
+        if blame := verdict.blame(lost, ended, where, gang.notes(NOTES_SECONDS)):
+            return blame
+        for member in gang.members:
             if code := member.report.torchrun_exit_code:
-                return f"torchrun on {member.node} ({member.address}) {verdict.how(code, member.report.torchrun_error)}"
+                log = member.report.torchrun_log
+                return verdict.of_process("torchrun", member.node, member.address, code, log)
         raise AssertionError("a failure was seen and nothing failed")
 
-    def _how_they_left(self) -> str:
-        step = self.record.read_checkpoint()
-        saved = "there is no checkpoint" if step is None else f"the newest checkpoint is of step {step}"
+    def _bad_end(self) -> str:
+        """How ranks went wrong that had been asked to leave; empty if none did."""
         bad = [end for end in self._ends() if end.exit_code != -signal.SIGTERM]
-        if first := verdict.culprit(bad):
-            return f"stopped on request, {saved}; {verdict.sentence(first)}"
-        return f"stopped on request, {saved}"
+        first = verdict.culprit(bad)
+        return f"; {verdict.sentence(first)}" if first else ""
 
     def _where(self, leave_by: float | None, now: float) -> tuple[str, str]:
         """Phase and detail, for the screen."""
@@ -269,50 +276,29 @@ class Driver:
             started = sum(rank.pid is not None for rank in ranks)
             return "starting", "; ".join([f"{started} of {self._total} ranks have started", *silent])
         waiting = [] if self.record.status.progress else ["waiting for the first step"]
-        problem = [self.record.problem] if self.record.problem else []
-        return "running", "; ".join([*waiting, *problem, *silent])
+        return "running", "; ".join([*waiting, *silent])
 
-    def _due(self, phase: str) -> bool:
-        """Whether the status is to be written: once a second, and when the phase changes."""
-        return self.record.status.phase != phase or time.monotonic() >= self._next_status
+    def _tell(self, phase: str, detail: str) -> None:
+        if self.record.due(phase):
+            self._echo.copy(time.monotonic())
+            self.record.tell(phase, detail)
 
-    def _phase(self, phase: str, detail: str) -> None:
-        """Bring everything that others read up to date, if it is due."""
-        if not self._due(phase):
-            return
-        self._next_status = time.monotonic() + STATUS_EVERY_SECONDS
-        self.record.status.phase, self.record.status.detail = phase, detail
-        self._echo.copy(time.monotonic())
-        self.record.read_progress()
-        self.record.read_checkpoint()
-        self.record.write_status()
+    def _fail(self, blame: Blame) -> Outcome:
+        return self._finish("failed", blame.reason, blame=blame)
 
-    def _finish(self, result: str, reason: str) -> Outcome:
+    def _finish(
+        self, result: str, reason: str, more: str = "", blame: Blame | None = None, *, with_checkpoint: bool = False
+    ) -> Outcome:
         """End what is left, and write how it went."""
-        failing = verdict.culprit(self._ends()) if self._gang and result == "failed" else None
         end = self._gang.end() if self._gang else End([], [])
-        self._echo.copy(time.monotonic(), final=True)
         if end.survivors:
-            reason += f"; these processes could not be ended: {', '.join(map(str, end.survivors))}"
+            more += f"; these processes could not be ended: {', '.join(map(str, end.survivors))}"
         if end.unanswered:
-            reason += f"; what is left on {', '.join(end.unanswered)} is not known, its guard ends it"
-        say(f"{result}: {reason}")
-        self.record.read_progress()
-        outcome = Outcome(
-            verdict=result,
-            reason=reason,
-            first_failing_rank=failing.rank if failing else None,
-            exit_codes={rank.rank: rank.exit_code for rank in self.record.status.ranks},
-            checkpoint_step=self.record.read_checkpoint(),
-            survivors=end.survivors,
-        )
-        self.record.write_outcome(outcome)
+            more += f"; what is left on {', '.join(end.unanswered)} is not known, its guard ends it"
+        self._echo.copy(time.monotonic(), final=True)
+        outcome = self.record.conclude(result, reason, more, blame, end, with_checkpoint=with_checkpoint)
+        say(f"{outcome.verdict}: {outcome.reason}")
         return outcome
-
-
-def say(line: str) -> None:
-    """A line in the job's log."""
-    print(line, flush=True)
 
 
 def main() -> int:

@@ -44,3 +44,8 @@ class Echo:
         for rank, count in sorted(self._left_out.items()):
             self._write(f"[rank {rank}] … {count} line{'s' if count > 1 else ''} left out, see rank-{rank}.log")
         self._left_out.clear()
+
+
+def say(line: str) -> None:
+    """A line of our own in the job's log."""
+    print(line, flush=True)

@@ -11,12 +11,32 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
+from jobs.errors import Refused
 from jobs.gang.processes import Process, end, marked
 
 LIMIT_SECONDS = 30.0
 POLITE_SECONDS = 0.5
+_START_SECONDS = 30.0
+
+
+def start(folder: str, marks: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start one for this process; keep what this gives for as long as this process lives. Raises Refused."""
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "jobs.gang.guard", folder, *(f"{name}={value}" for name, value in marks.items())],
+        cwd=Path(__file__).resolve().parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    # It has forked and goes on without us; its pipe closes when this process ends, however that happens.
+    if guard.wait(timeout=_START_SECONDS) != 0:
+        raise Refused(f"the guard of this node did not start (exit code {guard.returncode})")
+    return guard
 
 
 def main(folder: str, marks: dict[str, str]) -> None:

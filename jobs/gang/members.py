@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +16,17 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from jobs import failure
 from jobs.errors import RaydeckError, Unreachable
 from jobs.gang import placing
 from jobs.gang.agent import Agent, Facts, NodeReport
-from jobs.gang.verdict import first_line, last_error
-from jobs.model import Launch
+from jobs.gang.record import End
+from jobs.gang.verdict import Broken, Lost, broken, first_line, last_error, of_loss
+from jobs.model import Failure, Launch
 
+_LOOK_EVERY_SECONDS = 0.25
 ANSWER_SECONDS = 11.0
 """How long the agents may take to end their node's processes; they bound it themselves, a little below this."""
 
@@ -39,21 +43,11 @@ class Member:
     handle: Any
     """Ray's handle of the agent."""
     report: NodeReport = field(default_factory=NodeReport)
-    lost: str = ""
-    """A sentence on how the agent, or its node, was lost; empty while it lives."""
+    lost: Lost | None = None
+    """How the agent, or its node, was lost; None while it lives."""
     asked_at: float | None = None
     """Since when there has been no answer, monotonic; None if there is one to the last question."""
     pending: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """What is left after a gang was ended."""
-
-    survivors: list[int]
-    """Processes that could not be ended."""
-    unanswered: list[str]
-    """Nodes that did not say. There the guard sweeps, as soon as the agent is gone, and nobody hears of it."""
 
 
 class Placement:
@@ -61,11 +55,12 @@ class Placement:
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
+        selectors = placing.selectors(launch)
         self.group: PlacementGroup = placement_group(
-            [placing.bundle(launch)] * launch.nodes,
+            [placing.bundle(launch)] * len(selectors),
             strategy="STRICT_SPREAD",
             name=f"raydeck-{launch.run}-a{launch.attempt}",
-            bundle_label_selector=[placing.selector(launch)] * launch.nodes,
+            bundle_label_selector=selectors,
         )
 
     def wait(self, seconds: float) -> bool:
@@ -76,8 +71,14 @@ class Placement:
             raise Unreachable(f"Ray did not answer about the placement group: {first_line(error)}") from error
 
     def missing(self) -> str:
-        """Why it is not placed, in words."""
-        return placing.missing(self._launch, _rooms())
+        """Why it is not placed, in words. Raises Broken when a node that the queue chose is gone: it can never be."""
+        rooms = _rooms()
+        if gone := placing.gone(self._launch, rooms):
+            known = {str(node["NodeID"]): placing.name_of(node) for node in ray.nodes()}
+            names = sorted(known.get(node_id, node_id) for node_id in gone)
+            reason = f"{', '.join(names)}, which the queue chose for it, is not in Ray any more"
+            raise broken(Failure.NODE_LOST, reason, names)
+        return placing.missing(self._launch, rooms)
 
     def remove(self) -> None:
         """Give the nodes back, or take the demand back."""
@@ -116,14 +117,14 @@ class Gang:
         self._facts = [member.handle.facts.remote() for member in self.members]
 
     def facts(self, seconds: float) -> list[Facts] | None:
-        """All agents' facts, or None if they are not all there after ``seconds``. Raises Unreachable for a lost one."""
+        """All agents' facts, or None if they are not all there after ``seconds``. Raises Broken for a lost one."""
         ready, waiting = ray.wait(self._facts, num_returns=len(self._facts), timeout=seconds)
         if waiting and not any(_failed(reference) for reference in ready):
             return None
         return [self._get(member, reference) for member, reference in zip(self.members, self._facts, strict=True)]
 
     def start(self, address: str, port: int, seconds: float) -> None:
-        """Have all agents start torchrun. Raises RaydeckError when one cannot."""
+        """Have all agents start torchrun. Raises Broken when one cannot."""
         self._started = True
         references = [member.handle.start.remote(address, port) for member in self.members]
         ray.wait(references, num_returns=len(references), timeout=seconds)
@@ -150,6 +151,47 @@ class Gang:
                 except RayError as error:
                     member.lost, member.asked_at = _loss(member, error), None
                 member.pending = None
+
+    def find_losses(self, seconds: float, silent_too: bool, meanwhile: Callable[[], None]) -> None:
+        """Wait for Ray's word on nodes whose agent is gone (with ``silent_too``: or does not answer), up to so long.
+
+        A node on which a task still runs is alive, whatever became of its agent.
+        """
+        deadline = time.monotonic() + seconds
+        asked: dict[Any, Member] = {}
+        for member in self.members:
+            gone = member.lost is not None and member.lost.failure is Failure.UNKNOWN
+            if gone or (silent_too and member.asked_at is not None):
+                pinned = NodeAffinitySchedulingStrategy(member.node_id, soft=False)
+                task = ray.remote(_alive).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
+                asked[task.remote()] = member
+        while asked and time.monotonic() < deadline:
+            ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_EVERY_SECONDS)
+            dead = {str(node["NodeID"]): node for node in ray.nodes() if not node["Alive"]}
+            for reference, member in list(asked.items()):
+                if (node := dead.get(member.node_id)) is not None:
+                    member.lost, member.asked_at = _dead(member, node), None
+                elif reference not in ready or _failed(reference):
+                    continue
+                del asked[reference]
+            meanwhile()
+        for reference in asked:
+            ray.cancel(reference, force=True)
+
+    def notes(self, seconds: float) -> dict[str, list[str]]:
+        """What the kernels of the nodes told, by node, as far as they answer within ``seconds``."""
+        asked = {member.handle.notes.remote(): member.node for member in self.members if not member.lost}
+        if not asked:
+            return {}
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
+        found: dict[str, list[str]] = {}
+        for reference in ready:
+            try:
+                found[asked[reference]] = ray.get(reference)
+            except RayError:
+                # It was lost at this moment; whoever asks judges by what the others tell.
+                continue
+        return found
 
     def ask_to_leave(self) -> None:
         """Have all ranks asked to save and leave. Does not wait."""
@@ -183,12 +225,18 @@ class Gang:
         try:
             return ray.get(reference, timeout=0.1)
         except GetTimeoutError:
-            raise Unreachable(f"the agent on {where} did not answer in time") from None
+            reason = f"the agent on {where} did not answer in time"
+            raise broken(Failure.START_TIMEOUT, reason, [member.node]) from None
         except RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, RaydeckError):
-                raise Unreachable(f"on {where}: {cause.sentence}") from error
-            raise Unreachable(_loss(member, error)) from error
+                reason = f"on {where}: {cause.sentence}"
+                raise broken(failure.classify(1, cause.sentence).failure, reason) from error
+            raise Broken(of_loss(_loss(member, error))) from error
+
+
+def _alive() -> bool:
+    return True
 
 
 def _failed(reference: Any) -> bool:
@@ -199,17 +247,27 @@ def _failed(reference: Any) -> bool:
     return False
 
 
-def _loss(member: Member, error: RayError) -> str:
+def _loss(member: Member, error: RayError) -> Lost:
     where = f"{member.node} ({member.address})"
     for node in ray.nodes():
         if node["NodeID"] == member.node_id and not node["Alive"]:
-            why = node.get("DeathReasonMessage") or "no reason is given"
-            return f"{where} is lost: Ray has declared the node dead ({why})"
+            return _dead(member, node)
+    # Ray's own words tell when it ended the worker for want of memory, or knows the node to be dead already.
+    told = failure.classify(None, str(error))
     if "creation task" in str(error):
-        return f"the agent on {where} could not start: {last_error(str(error))}"
-    if isinstance(error, ActorDiedError):
-        return f"the agent on {where} is lost: its process was killed, or crashed"
-    return f"the agent on {where} is lost: {first_line(error)}"
+        sentence = f"the agent on {where} could not start: {last_error(str(error))}"
+    elif isinstance(error, ActorDiedError):
+        sentence = f"the agent on {where} is lost: its process was killed, or crashed"
+    else:
+        sentence = f"the agent on {where} is lost: {first_line(error)}"
+    known = told.failure in (Failure.OUT_OF_MEMORY, Failure.NODE_LOST)
+    return Lost(member.node, sentence, told.failure if known else Failure.UNKNOWN, told.evidence if known else "")
+
+
+def _dead(member: Member, node: Mapping[str, Any]) -> Lost:
+    why = node.get("DeathReasonMessage") or "no reason is given"
+    sentence = f"{member.node} ({member.address}) is lost: Ray has declared the node dead ({why})"
+    return Lost(member.node, sentence, Failure.NODE_LOST)
 
 
 def _rooms() -> list[placing.NodeRoom]:

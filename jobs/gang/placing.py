@@ -13,6 +13,7 @@ NODE_LABEL = "raydeck.io/node"
 MAX_NAMED = 8
 """Nodes that a sentence names; the rest it counts."""
 _GB = 1e9
+_NODE_ID = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,20 @@ def bundle(launch: Launch) -> dict[str, float]:
     return {name: amount for name, amount in wanted.items() if amount > 0} or {"CPU": 0.001}
 
 
-def selector(launch: Launch) -> dict[str, str]:
-    """The label selector of each bundle: the pool's labels, and none of the excluded nodes."""
-    chosen = dict(launch.node_labels)
+def selectors(launch: Launch) -> list[dict[str, str]]:
+    """The label selector of each bundle: the pool's labels, and the chosen node or none of the excluded."""
+    pool = dict(launch.node_labels)
+    if launch.node_ids:
+        return [{**pool, _NODE_ID: node_id} for node_id in launch.node_ids]
     if launch.excluded_node_ids:
-        chosen["ray.io/node-id"] = f"!in({','.join(launch.excluded_node_ids)})"
-    return chosen
+        pool[_NODE_ID] = f"!in({','.join(launch.excluded_node_ids)})"
+    return [pool] * launch.nodes
+
+
+def gone(launch: Launch, rooms: Sequence[NodeRoom]) -> list[str]:
+    """Those of the chosen nodes, by id, that Ray has no more."""
+    there = {room.node_id for room in rooms}
+    return [node_id for node_id in launch.node_ids if node_id not in there]
 
 
 def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
@@ -51,6 +60,8 @@ def missing(launch: Launch, rooms: Sequence[NodeRoom]) -> str:
     wanted = bundle(launch)
     able: list[str] = []
     notes: list[str] = []
+    if launch.node_ids:
+        rooms = [room for room in rooms if room.node_id in launch.node_ids]
     for room in sorted(rooms, key=lambda room: room.name):
         note = _note(launch, wanted, room)
         if note is None:
@@ -130,7 +141,7 @@ def rooms(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, fl
     return [
         NodeRoom(
             node_id=str(node["NodeID"]),
-            name=str(node.get("Labels", {}).get(NODE_LABEL) or node.get("NodeManagerHostname") or node["NodeID"]),
+            name=name_of(node),
             address=str(node.get("NodeManagerAddress", "")),
             total=dict(node.get("Resources", {})),
             free=dict(free.get(str(node["NodeID"]), {})),
@@ -139,3 +150,8 @@ def rooms(nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, fl
         for node in nodes
         if node.get("Alive")
     ]
+
+
+def name_of(node: Mapping[str, Any]) -> str:
+    """The name that people know a node of Ray's listing by."""
+    return str(node.get("Labels", {}).get(NODE_LABEL) or node.get("NodeManagerHostname") or node["NodeID"])

@@ -25,9 +25,15 @@ class Process:
     """In clock ticks since the machine's start."""
 
 
-def marked(marks: Mapping[str, str]) -> list[Process]:
-    """Processes whose environment, as they started, holds all of ``marks``; never this one, never a zombie."""
-    wanted = [f"{name}={value}".encode() for name, value in marks.items()]
+def marked(marks: Mapping[str, str], other_than: Mapping[str, str] | None = None) -> list[Process]:
+    """Processes whose environment, as they started, holds all of ``marks``; never this one, never a zombie.
+
+    With ``other_than`` only those that have these variables too, and none with the value that is given here.
+    """
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
+    unwanted = {f"{name}={value}".encode() for name, value in (other_than or {}).items()}
+    names = [entry.partition(b"=")[0] + b"=" for entry in unwanted]
+    cheap = next(iter(wanted))
     found: list[Process] = []
     for pid in _pids():
         try:
@@ -35,7 +41,12 @@ def marked(marks: Mapping[str, str]) -> list[Process]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         # The cheap test first: most processes of a busy node are somebody else's.
-        if wanted[0] not in environment or not set(wanted) <= set(environment.split(b"\0")):
+        if cheap not in environment:
+            continue
+        entries = set(environment.split(b"\0"))
+        if not wanted <= entries or unwanted & entries:
+            continue
+        if not all(any(entry.startswith(name) for entry in entries) for name in names):
             continue
         if (process := of(pid)) is not None:
             found.append(process)

@@ -15,6 +15,8 @@ from jobs.model import Progress
 _RATE = "_per_second"
 _PREFERRED_UNITS = ("tokens", "samples")
 MAX_READ_BYTES = 4 << 20
+_MAX_FIGURES = 100
+_MAX_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,23 @@ def parse(line: str) -> Point | None:
     loss = _figure("loss", record.get("loss"), step, problems)
     unit = _unit(record)
     rate = _figure("throughput", record.get(unit + _RATE), step, problems) if unit else None
+    for name in sorted(record.keys() - {"step", "loss", "wall", "attempt", "rank", unit + _RATE})[:_MAX_FIGURES]:
+        _figure(name[:_MAX_NAME], record[name], step, problems)
     wall = _plain(record.get("wall"))
     progress = Progress(step=step, loss=loss, throughput=rate, throughput_unit=unit, wall=wall or 0.0)
     return Point(progress, _whole(record.get("attempt")), _whole(record.get("rank")), "; ".join(problems))
 
 
 class Tail:
-    """Reads what was added to a file since the last call, whole lines only. The file need not exist yet."""
+    """Reads what was added to a file since the last call, whole lines only. The file need not exist yet.
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
+    With ``returns`` a carriage return ends a line, too: each state of a progress bar is one.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, *, returns: bool = False) -> None:
         self._path = path
         self._offset = offset
+        self._ends = (b"\n", b"\r") if returns else (b"\n",)
 
     @classmethod
     def from_end(cls, path: Path) -> Tail:
@@ -78,12 +86,17 @@ class Tail:
                 block = file.read(MAX_READ_BYTES)
         except FileNotFoundError:
             return []
-        end = block.rfind(b"\n") + 1
+        end = max(block.rfind(mark) for mark in self._ends) + 1
         full = len(block) == MAX_READ_BYTES
         if (final and not full) or (full and end == 0):
             end = len(block)
         self._offset += end
-        return block[:end].decode("utf-8", errors="replace").removesuffix("\n").split("\n") if end else []
+        if not end:
+            return []
+        text = block[:end].decode("utf-8", errors="replace")
+        if len(self._ends) > 1:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text.removesuffix("\n").split("\n")
 
     def unread_bytes(self) -> int:
         """How much there is that `read` has not given yet."""
@@ -109,6 +122,7 @@ def _unit(record: dict[str, Any]) -> str:
 
 
 def _figure(name: str, value: Any, step: int, problems: list[str]) -> float | None:
+    """A figure, if it is a finite number; one that is a number and not finite is a problem."""
     number = _float(value)
     if number is None or math.isfinite(number):
         return number

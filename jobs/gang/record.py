@@ -4,65 +4,134 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from jobs import checkpoint
-from jobs.gang.progress import Tail, parse
+from jobs.gang.figures import Figures
+from jobs.gang.keeper import Keeper
+from jobs.gang.progress import Point
+from jobs.gang.verdict import Blame
 from jobs.model import GangStatus, Launch, Outcome, Progress
+
+STATUS_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What is left after everything was ended."""
+
+    survivors: list[int]
+    """Processes that could not be ended."""
+    unanswered: list[str]
+    """Nodes that did not say. There the guard sweeps, as soon as the agent is gone, and nobody hears of it."""
 
 
 class Record:
-    """The attempt's folder, as its driver writes it."""
+    """The attempt's folder, as its driver writes it. Whoever makes it concludes it."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._folder = Path(launch.attempt_directory)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._metrics = Tail.from_end(Path(launch.run_directory) / "metrics.jsonl")
+        self._figures = Figures(launch)
+        self.keeper = Keeper(launch)
+        self._due_at = 0.0
+        self._problems: list[str] = []
         self.status = GangStatus()
-        self.problem = ""
-        """What is wrong with the newest figures (a loss that is not a number); empty if nothing is."""
+        self.notices: list[str] = []
+        """What else an operator should know, in sentences."""
 
     @property
     def stop_now(self) -> bool:
         """Whether somebody left the file that asks for an end without grace."""
         return (self._folder / "stop-now").exists()
 
-    def read_progress(self) -> list[Progress]:
-        """Take in what the script reported since the last call; the new points are on disk when this returns."""
+    def due(self, phase: str) -> bool:
+        """Whether the status is to be written: once a second, and when the phase changes."""
+        return self.status.phase != phase or time.monotonic() >= self._due_at
+
+    def tell(self, phase: str, detail: str) -> None:
+        """Bring everything that others read up to date, if it is due."""
+        if not self.due(phase):
+            return
+        self._due_at = time.monotonic() + STATUS_EVERY_SECONDS
+        self.status.phase, self.status.detail = phase, detail
+        self.read_progress()
+        self._write_status()
+
+    def read_progress(self, final: bool = False) -> list[Progress]:
+        """Take in the figures since the last call; the new points are on disk when this returns."""
+        found = self._figures.read(final)
         points: list[Progress] = []
-        for line in self._metrics.read():
-            point = parse(line)
-            if point is None or point.rank not in (None, 0) or point.attempt not in (None, self._launch.attempt):
+        for point in found:
+            self._note(point)
+            progress = point.progress
+            if self._figures.from_log and progress.loss is None and not point.problem:
+                # A progress bar between two lines of figures: it goes on, and the last loss is the newest there is.
+                loss = self.status.progress.loss if self.status.progress else None
+                self.status.progress = progress.model_copy(update={"loss": loss})
                 continue
-            points.append(point.progress)
-            self.problem = point.problem
+            points.append(progress)
+            self.status.progress = progress
         if points:
             with (self._folder / "progress.jsonl").open("a", encoding="utf-8") as file:
                 file.writelines(point.model_dump_json() + "\n" for point in points)
-            self.status.progress = points[-1]
         return points
 
-    def read_checkpoint(self) -> int | None:
-        """The step of the newest complete checkpoint."""
-        newest = checkpoint.newest_complete(self._launch.run_directory)
-        self.status.checkpoint_step = newest.step if newest else None
-        return self.status.checkpoint_step
+    def conclude(
+        self, verdict: str, reason: str, more: str, blame: Blame | None, end: End, *, with_checkpoint: bool = False
+    ) -> Outcome:
+        """End the watch over the checkpoints, and write ``outcome.json`` and the status that goes with it.
 
-    def write_status(self) -> None:
-        """Write ``status.json`` anew."""
+        ``with_checkpoint`` has the reason say which checkpoint is the newest; ``more`` follows it.
+        """
+        self.read_progress(final=True)
+        self.keeper.close()
+        self.keeper.release(ended_well=verdict == "succeeded")
+        step = self.keeper.step
+        if with_checkpoint:
+            reason += ", there is no checkpoint" if step is None else f", the newest checkpoint is of step {step}"
+        outcome = Outcome(
+            verdict=verdict,
+            reason=reason + more,
+            exit_codes={rank.rank: rank.exit_code for rank in self.status.ranks},
+            last_step=self.status.progress.step if self.status.progress else None,
+            checkpoint_step=step,
+            survivors=end.survivors,
+            unanswered=end.unanswered,
+            wall=time.time(),
+        )
+        if blame is not None:
+            outcome.first_failing_rank = blame.rank
+            outcome.failure = blame.failure
+            outcome.evidence = blame.evidence
+            outcome.signature = blame.signature
+            outcome.suspects = blame.suspects
+            outcome.survivors = sorted({*end.survivors, *blame.survivors})
+            outcome.unanswered = sorted({*end.unanswered, *blame.unanswered})
+        self.status.phase = "ended"
+        self.status.detail = outcome.reason
+        self._write_status()
+        _write(self._folder / "outcome.json", outcome)
+        return outcome
+
+    def _note(self, point: Point) -> None:
+        """The first figure that was no number stays on the screen, and the newest as long as it goes on."""
+        first = self._problems[:1]
+        self._problems = [*first, point.problem] if point.problem and point.problem not in first else first
+
+    def _write_status(self) -> None:
+        self.status.checkpoint_step = self.keeper.step
+        self.status.warnings = list(_unique([*self._problems, *self.notices, *self.keeper.warnings]))
         self.status.wall = time.time()
         _write(self._folder / "status.json", self.status)
 
-    def write_outcome(self, outcome: Outcome) -> None:
-        """Write ``outcome.json``, and the status that goes with it."""
-        outcome.wall = time.time()
-        self.status.phase = "ended"
-        self.status.detail = outcome.reason
-        self.write_status()
-        _write(self._folder / "outcome.json", outcome)
+
+def _unique(sentences: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(sentence for sentence in sentences if sentence)
 
 
 def _write(path: Path, value: BaseModel) -> None:

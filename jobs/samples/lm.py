@@ -3,8 +3,11 @@
 Any GPU or none: NCCL where there are GPUs, gloo elsewhere.
 
 The settings are the workflow's ``training`` section; what this script adds to it stands under ``training.parameters``:
-``steps``, ``pause_seconds`` (after each step, so that a machine which simulates a cluster keeps some room),
-``fail_at_step`` and ``fail_rank`` (to see what a failure looks like).
+``steps``, ``pause_seconds`` (after each step, so that a machine which simulates a cluster keeps some room), and, to see
+what a failure looks like, ``fail_at_step``, ``fail_rank`` and ``fail_attempts`` (how many attempts fail; 1).
+
+A resumed run gives the same figures, to the last bit, as one that was never interrupted: what a step does depends on
+the weights, the optimizer, the step, the rank and the seed alone. Figures are reported at the same steps, too.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 import jobs
-from jobs import checkpoint
 
 TEXT = Path(__file__).with_name("operations.txt")
 CONTEXT = 64
@@ -33,7 +35,7 @@ WIDTH = 64
 HEADS = 4
 LAYERS = 2
 WARM_UP_STEPS = 20
-REPORT_EVERY_SECONDS = 1.0
+REPORT_EVERY_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Settings:
     batch_size: int
     """Sequences in one step, over all ranks."""
     learning_rate: float
-    checkpoint_interval: int
     pause_seconds: float
     seed: int
     fail_at_step: int | None
+    """None where this attempt is not to fail."""
     fail_rank: int
 
 
@@ -96,11 +98,12 @@ def read_settings() -> Settings:
     training = jobs.config()
     parameters: dict[str, Any] = training.get("parameters") or {}
     fail_at_step = parameters.get("fail_at_step")
+    if int(os.environ.get("RAYDECK_ATTEMPT") or 1) > int(parameters.get("fail_attempts", 1)):
+        fail_at_step = None
     return Settings(
         steps=int(arguments.steps or parameters.get("steps") or 2000),
         batch_size=int(training.get("batch_size") or 32),
         learning_rate=float(training.get("learning_rate") or 3e-3),
-        checkpoint_interval=int(training.get("checkpoint_interval_steps") or 0),
         pause_seconds=float(arguments.pause_seconds or parameters.get("pause_seconds") or 0.0),
         seed=int(training.get("seed") or 1),
         fail_at_step=None if fail_at_step is None else int(fail_at_step),
@@ -115,24 +118,7 @@ def pick(text: Tensor, sequences: int, step: int, rank: int, seed: int) -> Tenso
     return torch.stack([text[start : start + CONTEXT + 1] for start in starts.tolist()])
 
 
-def save(run_directory: str, step: int, model: nn.Module, optimizer: Optimizer) -> None:
-    """Write the checkpoint of a step, complete or not at all."""
-    draft = checkpoint.begin(run_directory, step)
-    torch.save(model.state_dict(), draft.path / "model.pt")
-    torch.save(optimizer.state_dict(), draft.path / "optimizer.pt")
-    kept = checkpoint.finish(draft)
-    print(f"saved the checkpoint of step {step}: {kept.size_bytes} bytes in {kept.seconds:.2f} s")
-
-
-def resume(run_directory: str, step: int, model: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
-    """Take up the state of a step."""
-    folder = checkpoint.folder(run_directory, step)
-    model.load_state_dict(torch.load(folder / "model.pt", map_location=device, weights_only=True))
-    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
-    print(f"resumed from the checkpoint of step {step}")
-
-
-def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> None:
+def train(settings: Settings, saver: jobs.Saver, rank: int, ranks: int, device: torch.device) -> None:
     """From the first step, or the one after the checkpoint, to the last one or the one where all agree to stop."""
     raw = TEXT.read_text(encoding="ascii")
     characters = sorted(set(raw))
@@ -142,10 +128,11 @@ def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> No
     torch.manual_seed(settings.seed)
     model = LanguageModel(len(characters)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, betas=(0.9, 0.99))
-    run_directory = os.environ.get("RAYDECK_RUN_DIR", "")
-    first = int(os.environ.get("RAYDECK_RESUME_STEP") or 0)
-    if first:
-        resume(run_directory, first, model, optimizer, device)
+    parts: dict[str, nn.Module | Optimizer] = {"model.pt": model, "optimizer.pt": optimizer}
+    if saver.resume:
+        for name, part in parts.items():
+            part.load_state_dict(torch.load(saver.resume / name, map_location=device, weights_only=True))
+        print(f"resumed from the checkpoint of step {saver.step}")
     together = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     sequences = max(1, settings.batch_size // ranks)
     told, tokens = time.monotonic(), 0
@@ -153,7 +140,7 @@ def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> No
         size = sum(parameter.numel() for parameter in model.parameters())
         print(f"{size:,} parameters, {len(raw):,} characters of text, world size {ranks}, on {device.type}")
 
-    for step in range(first + 1, settings.steps + 1):
+    for step in range(saver.step + 1, settings.steps + 1):
         if step == settings.fail_at_step and rank == settings.fail_rank % ranks:
             raise RuntimeError(f"this rank was told to fail at step {step} (training.parameters.fail_at_step)")
         batch = pick(text, sequences, step, rank, settings.seed).to(device)
@@ -165,41 +152,42 @@ def train(settings: Settings, rank: int, ranks: int, device: torch.device) -> No
             group["lr"] = settings.learning_rate * min(1.0, step / WARM_UP_STEPS)
         optimizer.step()
 
-        # The loss, and whether anybody was asked to stop, so that all leave at the same step.
-        figures = torch.tensor([float(loss.detach()), float(jobs.stopping())], device=device)
-        dist.all_reduce(figures)
-        mean, stop = float(figures[0]) / ranks, float(figures[1]) > 0
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        mean = float(total) / ranks
         tokens += sequences * CONTEXT * ranks
-        last = stop or step == settings.steps
-        now = time.monotonic()
-        if last or step == first + 1 or now - told >= REPORT_EVERY_SECONDS:
+        due = saver.due(step, last=step == settings.steps)
+        if due or step == saver.step + 1 or step % REPORT_EVERY_STEPS == 0:
+            now = time.monotonic()
             rate = tokens / (now - told)
             jobs.report(step=step, loss=mean, tokens_per_second=rate)
             print(f"step {step} loss {float(loss.detach()):.4f} of {mean:.4f}, {rate:,.0f} tokens a second", flush=True)
             told, tokens = now, 0
-        interval = settings.checkpoint_interval
-        if run_directory and rank == 0 and (last or (interval and step % interval == 0)):
-            save(run_directory, step, model, optimizer)
-        if stop:
-            print(f"asked to stop: leaving after step {step}")
-            break
         if not math.isfinite(mean):
             raise ArithmeticError(f"the loss is {mean} at step {step}")
+        if due:
+            with saver.save(step, loss=mean) as folder:
+                if rank == 0:
+                    for name, part in parts.items():
+                        torch.save(part.state_dict(), folder / name)
+            print(f"saved the checkpoint of step {step}", flush=True)
+        if saver.leaving:
+            print(f"asked to stop: leaving after step {step}")
+            break
         time.sleep(settings.pause_seconds)
-    # Rank 0 may still be saving; who left before it would break its connections.
-    dist.barrier()
 
 
 def main() -> None:
     """Join the others, train, leave."""
-    jobs.stopping()  # from here on a request to stop is noted, not obeyed at once
+    saver = jobs.Saver()  # from here on a request to stop is noted, not obeyed at once
     torch.set_num_threads(1)
     gpus = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpus else "gloo")
-    train(read_settings(), dist.get_rank(), dist.get_world_size(), device)
+    train(read_settings(), saver, dist.get_rank(), dist.get_world_size(), device)
+    dist.barrier()  # who leaves first breaks no connection that another one still uses
     dist.destroy_process_group()
 
 

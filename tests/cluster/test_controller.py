@@ -123,18 +123,18 @@ def step(run: Run) -> int:
 
 async def test_what_cannot_be_launched_is_refused_with_the_reason(desk: Desk) -> None:
     with pytest.raises(FileMistakes) as caught:
-        await desk.client.launch(request(SINGLE.replace("training:", "trainning:")))
+        (await desk.client.launch(request(SINGLE.replace("training:", "trainning:"))))[0]
     line = SINGLE.splitlines().index("  training:") + 1
     assert [(mistake.line, mistake.column) for mistake in caught.value.mistakes] == [(line, 3)]
     assert caught.value.mistakes[0].suggestion == "training"
     with pytest.raises(Refused, match=r"only 0 can ever hold that \(head: it has 0 GPUs, not 3; worker-1: it has 2"):
-        await desk.client.launch(request(SINGLE.replace("accelerators_per_node: 1", "accelerators_per_node: 3")))
+        (await desk.client.launch(request(SINGLE.replace("accelerators_per_node: 1", "accelerators_per_node: 3"))))[0]
     assert await desk.client.runs() == []
 
 
 async def test_one_launch_is_one_job_and_outlives_the_controller(desk: Desk) -> None:
     asked = request(request_id=uuid.uuid4().hex)
-    first, second = await asyncio.gather(desk.client.launch(asked), desk.client.launch(asked))
+    (first,), (second,) = await asyncio.gather(desk.client.launch(asked), desk.client.launch(asked))
     assert first.id == second.id
     run = await desk.until(first.id, lambda run: run.state is RunState.RUNNING and step(run) > 0)
     assert run.attempt is not None
@@ -146,7 +146,7 @@ async def test_one_launch_is_one_job_and_outlives_the_controller(desk: Desk) -> 
     status = await desk.client.status()
     os.kill(status.pid, signal.SIGKILL)
     assert desk.start() != status.pid
-    assert (await desk.client.launch(asked)).id == run.id
+    assert ((await desk.client.launch(asked))[0]).id == run.id
     run = await desk.until(run.id, lambda now: now.state is RunState.RUNNING and step(now) > step(run))
     assert await desk.our_jobs(run.id) == [f"raydeck-{run.id}-a1"]
 
@@ -169,7 +169,7 @@ async def test_one_launch_is_one_job_and_outlives_the_controller(desk: Desk) -> 
 
 
 async def test_a_stop_that_cannot_wait_ends_it_at_once(desk: Desk) -> None:
-    run = await desk.client.launch(request())
+    run = (await desk.client.launch(request()))[0]
     await desk.until(run.id, lambda run: run.state is RunState.RUNNING)
     began = time.monotonic()
     await desk.client.stop(run.id, stop(now=True))
@@ -183,7 +183,7 @@ async def test_a_stop_that_cannot_wait_ends_it_at_once(desk: Desk) -> None:
 
 async def test_a_plain_ray_job_fails_in_its_own_words(desk: Desk) -> None:
     text = "workflow:\n  name: plain\n  kind: ray\n  entrypoint: python3 -c \"raise SystemExit('no luck today')\"\n"
-    run = await desk.client.launch(request(text))
+    run = (await desk.client.launch(request(text)))[0]
     await desk.until(run.id, lambda run: run.state is RunState.FAILED)
     run = await desk.client.run(run.id)
     assert run.reason.startswith("its entrypoint failed: Job entrypoint command failed with exit code 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from textual.screen import Screen
 
@@ -12,25 +12,33 @@ from console.app import RaydeckApp
 from console.screens.fleet import FleetScreen
 from console.settings import Context, NodeEntry, Settings
 from console.sources.session import Session
-from jobs.model import Attempt, GangStatus, Progress, Rank, Run, RunState
+from jobs.client import ControllerClient
+from jobs.model import Attempt, Failure, GangStatus, Held, Outcome, Progress, Rank, Run, RunState
 from jobs.raymodel import RayJob, RayNode
 from jobs.wire import ControllerStatus
 from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Disk, Driver, Facts, Host, Missing, Process, Sample
+from tests.screens.answers import GB, WALL, FrozenClient, queue_view
 
 NOW = 10_000.0
-WALL = 1_780_000_000.0
-GB = 1024**3
 RAY_IDS = {"head": "aa" * 14, "worker-1": "bb" * 14, "worker-2": "cc" * 14}
 
 
 class FrozenSession(Session):
-    """A session that reads nothing and whose clock stands."""
+    """A session that reads nothing, whose clock stands, and whose controller says the same thing every time."""
+
+    client: FrozenClient
 
     def now(self) -> float:
         return NOW
 
     def head_wall(self) -> float:
         return WALL
+
+    async def controller(self) -> ControllerClient:
+        return self.client
+
+
+Frozen = TypeVar("Frozen", bound=FrozenSession)
 
 
 def _facts(name: str, gpus: int) -> Facts:
@@ -95,8 +103,23 @@ def _run(identity: str, state: RunState, **more: Any) -> Run:
         progress=Progress(step=1250, loss=1.6231, throughput=18_250.0, throughput_unit="tokens", wall=WALL - 1),
         checkpoint_step=1200,
     )
+    attempt = Attempt(number=1, job_id=f"raydeck-{identity}-a1", state=state, status=status, started_at=WALL - 610,
+                      nodes=["worker-1", "worker-2"])  # fmt: skip
+    if state is RunState.FAILED:
+        evidence = "ValueError: loss is not a number"
+        outcome = Outcome(verdict="failed", failure=Failure.APPLICATION, evidence=evidence, last_step=1250,
+                          first_failing_rank=1, exit_codes={0: -15, 1: 1, 2: -15, 3: -15})  # fmt: skip
+        attempt = attempt.model_copy(
+            update={
+                "failure": Failure.APPLICATION,
+                "outcome": outcome,
+                "reason": more["reason"],
+                "ended_at": WALL - 300,
+            }
+        )
     return Run(
         id=identity,
+        failure=attempt.failure,
         workflow=identity.rpartition("-")[0],
         release="lm-r-4f9c2a",
         state=state,
@@ -108,17 +131,46 @@ def _run(identity: str, state: RunState, **more: Any) -> Run:
         submitted_at=WALL - more.get("ago", 620),
         started_at=WALL - more.get("ago", 620) + 4,
         ended_at=WALL - 300 if state.ended else None,
-        attempts=[Attempt(number=1, job_id=f"raydeck-{identity}-a1", status=status, started_at=WALL - 610)],
+        attempts=[attempt],
     )
+
+
+def _waiting() -> list[Run]:
+    """Two of those that wait, as runs: one that had to try again and one that is held."""
+    first, *_, last = queue_view().waiting
+    out: list[Run] = []
+    for told in (first, last):
+        out.append(
+            Run(id=told.run, workflow="lm", release="lm-r-4f9c2a", state=RunState.QUEUED, queue=told.queue,
+                priority=told.priority, user=told.user, nodes=told.nodes, gpus=told.gpus, submitted_at=told.since,
+                max_retry=3)
+        )  # fmt: skip
+    lost = Attempt(number=1, job_id=f"raydeck-{first.run}-a1", state=RunState.FAILED, failure=Failure.NODE_LOST,
+                   reason="worker-2 is lost: Ray says that it is dead", started_at=WALL - 3000, ended_at=WALL - 2500,
+                   nodes=["worker-1", "worker-2"],
+                   outcome=Outcome(verdict="failed", evidence="The node died: health check failed", last_step=410,
+                                   suspects=["worker-2"], failure=Failure.NODE_LOST,
+                                   exit_codes={0: 1, 1: None}))  # fmt: skip
+    out[0] = out[0].model_copy(
+        update={"attempts": [lost], "retries": 1, "suspects": {"worker-2": 2}, "failure": Failure.NODE_LOST}
+    )
+    held = Held(user="bob", at=WALL - 1200, reason="wait for the new data set")
+    out[1] = out[1].model_copy(update={"held": held})
+    return out
 
 
 def session(trouble: bool = False) -> FrozenSession:
     """The cluster; with ``trouble`` a lost GPU, a silent node, a node that is dead to Ray, a clock that is off."""
+    return session_of(FrozenSession, trouble)
+
+
+def session_of(kind: type[Frozen], trouble: bool = False) -> Frozen:
+    """The same cluster, read by a session of another kind."""
     nodes = [
         NodeEntry(name=name, address=f"10.0.0.{number + 1}", role="head" if name == "head" else "worker")
         for number, name in enumerate(RAY_IDS)
     ]
-    made = FrozenSession(Context(name="lab", nodes=nodes, simulated=True))
+    made = kind(Context(name="lab", nodes=nodes, simulated=True))
     fleet, work = made.fleet, made.work
     for name in RAY_IDS:
         gpus = 0 if name == "head" else 4
@@ -157,7 +209,9 @@ def session(trouble: bool = False) -> FrozenSession:
     if trouble:
         reason = "rank 1 on worker-2 (10.0.0.3) exited 1: ValueError: loss is not a number"
         runs.append(_run("failing-a2b3c4", RunState.FAILED, reason=reason, ago=900, exit_code=1))
-    work.snapshot(status, runs, NOW - 0.4)
+    runs += _waiting()
+    work.snapshot(status, runs, NOW - 0.4, queue_view())
+    made.client = FrozenClient(dict(work.runs))
     work.controller_state("ok", "", NOW - 60)
     job = RayJob(submission_id="raysubmit_Xy12", status="RUNNING", entrypoint="python tune.py", started_at=WALL - 4000)
     work.take_ray_jobs([job])
@@ -175,3 +229,23 @@ class FrozenApp(RaydeckApp):
 
     def first_screen(self) -> Screen[Any]:
         return self._first()
+
+
+def swept() -> FrozenSession:
+    """The cluster with a sweep of six points: over, running and waiting ones."""
+    made = session()
+    states = [RunState.SUCCEEDED, RunState.FAILED, RunState.RUNNING, RunState.RUNNING, RunState.QUEUED, RunState.QUEUED]
+    for number, state in enumerate(states):
+        rate, width = (0.1, 0.01, 0.001)[number // 2], (64, 128)[number % 2]
+        run = _run(f"grid-p{number}x{9 - number}k{number}", state, reason="loss is not a number" if number == 1 else "")
+        point = Progress(step=900 - 100 * number, loss=math.nan if number == 1 else 2.0 - 0.3 * (number % 4),
+                         throughput=9_000.0, throughput_unit="tokens")  # fmt: skip
+        status = GangStatus(phase="running", progress=point)
+        attempts = [Attempt(number=1, job_id=f"raydeck-{run.id}-a1", status=status)] if number < 4 else []
+        run = run.model_copy(
+            update={"sweep": "grid-7f3a", "parameters": {"learning_rate": rate, "parameters.width": width},
+                    "attempts": attempts, "started_at": WALL - 500 if number < 4 else None}
+        )  # fmt: skip
+        made.client.known[run.id] = run
+        made.work.run_changed(run, NOW)
+    return made

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,56 +15,10 @@ from console.screens.logs import LogScreen
 from console.screens.node import NodeScreen
 from console.screens.run import RunScreen
 from console.screens.work import RunsScreen
-from console.sources.runlog import RunLog
 from console.widgets.heatmap import Heatmap
 from console.widgets.table import VirtualTable
-from jobs.client import ControllerClient
-from jobs.model import Progress, RunState
 from tests.screens.frozen import FrozenApp, session
-
-SIZES = [(80, 24), (200, 60)]
-LOG = [
-    "step 1249 loss 1.6302, 18,240 tokens a second",
-    "\x1b[31mstep 1250\x1b[0m loss 1.6231",
-    "token=hf_abcdefghijklmnopqrstuvwxyz012345",
-]
-
-
-@pytest.fixture(autouse=True)
-def _still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster is asked: a run's course and log are given."""
-
-    async def course(self: ControllerClient, run: str, points: int = 600) -> list[Progress]:
-        return [
-            Progress(step=at * 10, loss=4.2 / (1 + at / 20), throughput=18_000 + at * 2, throughput_unit="tokens")
-            for at in range(125)
-        ]
-
-    async def controller(self: Any) -> ControllerClient:
-        return ControllerClient(None)  # pyright: ignore[reportArgumentType]
-
-    async def read(self: Any) -> None:
-        for rank in range(4):
-            self._take(LOG, rank)
-
-    monkeypatch.setattr(ControllerClient, "series", course)
-    monkeypatch.setattr("console.sources.session.Session.controller", controller)
-    monkeypatch.setattr(RunLog, "run", read)
-
-
-def text_of(app: FrozenApp) -> str:
-    """What stands on the screen."""
-    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
-
-
-async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """A condition, within 20 s: a busy machine is no fault of the screen."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        await pilot.pause(0.02)
-    raise AssertionError(f"not within 20 s; the screen shows:\n{text_of(pilot.app)}")  # pyright: ignore[reportArgumentType]
+from tests.screens.seen import SIZES, text_of, until
 
 
 class TestPictures:
@@ -140,7 +93,7 @@ async def test_trouble_is_said_first_and_in_words() -> None:
         assert "worker-1 is silent for 2 s; Ray still holds it alive" in text
         assert "worker-2 is dead to Ray; SSH still answers" in text
         assert "head: clock is 4.2 s ahead" in text
-        assert "failing-a2b3c4 failed: rank 1 on worker-2" in text
+        assert "failing-a2b3c4 failed (application error): rank 1 on worker-2" in text
         assert text.index("critical") < text.index("warning")
         assert "ok*" in text, "the driver of a silent node is what it was, not what it is"
         assert "SIMULATED" in text
@@ -186,40 +139,31 @@ async def test_the_filter_shows_only_rows_with_the_text_and_escape_takes_it_back
         await until(pilot, lambda: table.visible_count == 3)
 
 
-async def _stopping(pilot: Pilot[Any], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    asked: list[tuple[str, str]] = []
-
-    async def stop(self: ControllerClient, run: str, request: Any) -> Any:
-        asked.append((run, request.reason))
-        return pilot.app.session.work.runs[run].model_copy(update={"state": RunState.STOPPING})  # pyright: ignore
-
-    monkeypatch.setattr(ControllerClient, "stop", stop)
-    return asked
-
-
 @pytest.mark.parametrize("keys", [("enter",), ("escape",), ("q", "escape")])
-async def test_stop_asks_and_what_is_not_yes_is_no(keys: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    app = FrozenApp(session(), first=RunsScreen)
+async def test_stop_asks_and_what_is_not_yes_is_no(keys: Sequence[str]) -> None:
+    made = session()
+    app = FrozenApp(made, first=RunsScreen)
     async with app.run_test(size=(100, 30)) as pilot:
-        asked = await _stopping(pilot, monkeypatch)
         await pilot.press("K")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
-        assert "checkpoint at step 1200" in text_of(app)
+        assert "checkpoint at step 1,200" in text_of(app)
         await pilot.press(*keys)
         await until(pilot, lambda: isinstance(app.screen, RunsScreen))
-        assert asked == []
+        assert made.client.asked == []
 
 
-async def test_stop_with_yes_and_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = FrozenApp(session(), first=RunsScreen)
+async def test_stop_with_yes_and_a_reason() -> None:
+    made = session()
+    app = FrozenApp(made, first=RunsScreen)
     async with app.run_test(size=(100, 30)) as pilot:
-        asked = await _stopping(pilot, monkeypatch)
         await pilot.press("K")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("shift+tab", *"why")
-        assert asked == [], "a y that is typed as text is no yes"
+        assert made.client.asked == [], "a y that is typed as text is no yes"
         await pilot.press("enter", "y")
-        await until(pilot, lambda: asked == [("lm-k3f9qz", "why")])
+        await until(pilot, lambda: bool(made.client.asked))
+        verb, run, request = made.client.asked[0]
+        assert (verb, run, request.reason) == ("stop", "lm-k3f9qz", "why")
 
 
 async def test_a_pasted_text_fires_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from console.sources.http import HttpTransport
 from jobs import package
 from jobs.client import ControllerClient
 from jobs.controller import door
+from jobs.controller.record import Record
 from jobs.controller.server import application
 from jobs.controller.service import Service, Settings
 from jobs.load import load_cluster
@@ -50,6 +51,21 @@ class Harness:
             request_id=request_id or uuid.uuid4().hex, workflow_text=text, package=self.code
         ).model_copy(update=changes)
 
+    async def launch(self, request: LaunchRequest | None = None, client: ControllerClient | None = None) -> Run:
+        """The one run that a request makes; of ``lm``, if none is given."""
+        (run,) = await (client or self.client).launch(request or self.request())
+        return run
+
+    async def put(self, run: str, **changes: object) -> Run:
+        """The run with these fields, as if that had come about."""
+
+        def how(record: Record) -> Record:
+            return record.model_copy(update={"run": record.run.model_copy(update=changes)})
+
+        record = await self.service.runs.change(run, how)
+        assert record is not None
+        return record.run
+
     async def until(self, run: str, what: Callable[[Run], bool], seconds: float = 10.0) -> Run:
         """The run, once it is so. Fails with the run as it is after the limit."""
         deadline = time.monotonic() + seconds
@@ -60,25 +76,27 @@ class Harness:
             assert time.monotonic() < deadline, f"still {found.state.value}: {found.reason}"
             await asyncio.sleep(0.02)
 
-    def attempt(self, run: Run) -> Path:
-        """The directory of the run's first attempt, as its driver would make it."""
-        folder = Path(run.run_directory) / "attempt-1"
+    def attempt(self, run: Run, number: int = 1) -> Path:
+        """The directory of one of the run's attempts, as its driver would make it."""
+        folder = Path(run.run_directory) / f"attempt-{number}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def driver_says(self, run: Run, phase: str) -> None:
+    def driver_says(self, run: Run, phase: str, number: int = 1) -> None:
         """The attempt's driver writes its status."""
-        folder = self.attempt(run)
+        folder = self.attempt(run, number)
         (folder / "incoming").write_text(f'{{"phase": "{phase}", "wall": {time.time()}}}')
         (folder / "incoming").replace(folder / "status.json")
 
-    def driver_ends(self, run: Run, verdict: str, reason: str = "", status: str = "SUCCEEDED") -> None:
+    def driver_ends(
+        self, run: Run, verdict: str, reason: str = "", status: str = "SUCCEEDED", number: int = 1, **told: object
+    ) -> None:
         """The attempt's driver writes its outcome and leaves."""
-        outcome = Outcome(verdict=verdict, reason=reason)
-        folder = self.attempt(run)
+        outcome = Outcome.model_validate({"verdict": verdict, "reason": reason, **told})
+        folder = self.attempt(run, number)
         (folder / "incoming").write_text(outcome.model_dump_json())
         (folder / "incoming").replace(folder / "outcome.json")
-        self.ray.finish(f"raydeck-{run.id}-a1", status)
+        self.ray.finish(f"raydeck-{run.id}-a{number}", status)
 
 
 def stop_request(now: bool = False, reason: str = "") -> StopRequest:
@@ -101,7 +119,7 @@ async def controller(ray: RayStandIn, store: Path, cluster: str = "", ticks: boo
     built = package.build(code)
     service.packages.store(built.digest, built.content)
     transport = HttpTransport.to_socket(str(store / door.SOCKET_NAME))
-    task = asyncio.create_task(service.reconciler.run()) if ticks else None
+    task = asyncio.create_task(service.work()) if ticks else None
     try:
         yield Harness(ray, service, ControllerClient(transport), store, built.digest)
     finally:

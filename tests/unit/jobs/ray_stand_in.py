@@ -24,6 +24,8 @@ class RayStandIn:
         self.stopped: list[str] = []
         self.packages: dict[str, int] = {}
         self.nodes: list[dict[str, Any]] = [stand_in_node("head", 0), stand_in_node("worker-1", 4)]
+        self.held: dict[tuple[str, str], float] = {}
+        """What others hold, by node id and resource."""
         self.address = ""
         self.session = "session_1"
         self.down = False
@@ -45,6 +47,7 @@ class RayStandIn:
         app = web.Application(middlewares=[self._trouble], client_max_size=200 * 2**20)
         app.router.add_get("/api/version", self._version)
         app.router.add_get("/api/v0/nodes", self._nodes)
+        app.router.add_get("/api/cluster_status", self._cluster_status)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{job}", self._job)
         app.router.add_post("/api/jobs/{job}/stop", self._stop)
@@ -72,6 +75,15 @@ class RayStandIn:
 
     async def _nodes(self, request: web.Request) -> web.Response:
         return web.json_response({"result": True, "data": {"result": {"result": self.nodes}}})
+
+    async def _cluster_status(self, request: web.Request) -> web.Response:
+        totals = {node["node_id"]: node["resources_total"] for node in self.nodes}
+        usage = {
+            node: {name: [self.held.get((node, name), 0.0), total[name]] for name in ("CPU", "GPU") if name in total}
+            for node, total in totals.items()
+        }
+        report = {"clusterStatus": {"loadMetricsReport": {"usageByNode": usage}}}
+        return web.json_response({"result": True, "data": report})
 
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()

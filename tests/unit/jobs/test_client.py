@@ -16,17 +16,26 @@ from console.sources.http import HttpTransport
 from jobs.client import ControllerClient
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
-from jobs.model import Progress, Run, RunState
+from jobs.model import Move, Progress, Run, RunState
+from jobs.queueview import Explanation, QueueView
 from jobs.wire import (
+    ArrangeRequest,
     AuditEntry,
+    CheckpointRow,
     ControllerStatus,
     Heartbeat,
     LaunchRequest,
     Mistake,
-    Release,
+    QueueChanged,
+    ReleaseRow,
+    Restarted,
+    RestartRequest,
+    Rollback,
+    RollbackRequest,
     RunChanged,
     Snapshot,
     StopRequest,
+    UndoRequest,
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -36,6 +45,7 @@ STATUS = ControllerStatus(
     version="0.1", code_digest="c", pid=1, user="u", host="h", python="p", started_at=1.0, dashboard="d", ray="ok",
     metadata_store="/m", supervised_by="none", you="alice", role="operator",
 )  # fmt: skip
+ROLLBACK = Rollback(id="lm-rb-1", workflow="lm", at=1.0, user="u", to_release="lm-r-1", stopped=["lm-1"])
 
 
 @asynccontextmanager
@@ -71,47 +81,89 @@ def replying(*answers: Any, status: int = 200) -> tuple[Handler, list[tuple[str,
 
 async def test_each_read_has_its_route(tmp_path: Path) -> None:
     progress = Progress(step=3, loss=0.5)
-    release = Release(id="r", workflow="lm", created_at=1.0, user="u", config={}, code_digest="c")
+    release = ReleaseRow(id="r", workflow="lm", created_at=1.0, user="u", config={}, code_digest="c", runs=2)
     entry = AuditEntry(seq=1, at=1.0, user="u", action="stop", target="lm-1", allowed=True, reason="", hash="h")
+    move = Move(at=1.0, after=RunState.QUEUED, actor="u")
+    explanation = Explanation(run="lm-1", state=RunState.QUEUED, sentence="it waits")
+    checkpoint = CheckpointRow(step=40, path="/c", complete=True)
+    queue = QueueView(at=1.0, waiting_total=3)
     run = RUN.model_dump(mode="json")
     handler, asked = replying(
         STATUS.model_dump(mode="json"),
         {"runs": [run]},
+        {"runs": [run]},
         {**run, "a_field_from_tomorrow": 1},
         {"points": [progress.model_dump(mode="json")]},
+        {"moves": [move.model_dump(mode="json")]},
+        explanation.model_dump(mode="json"),
+        {"checkpoints": [checkpoint.model_dump(mode="json")]},
+        queue.model_dump(mode="json"),
         {"releases": [release.model_dump(mode="json")]},
+        {"rollbacks": [ROLLBACK.model_dump(mode="json")]},
         {"entries": [entry.model_dump(mode="json")]},
     )
     async with serving(tmp_path, handler) as client:
         assert await client.status() == STATUS
         assert await client.runs(7) == [RUN]
+        assert await client.runs(sweep="lm-s") == [RUN]
         assert await client.run("lm-1") == RUN
         assert await client.series("lm-1", 5) == [progress]
+        assert await client.moves("lm-1") == [move]
+        assert await client.explain("lm-1") == explanation
+        assert await client.checkpoints("lm-1") == [checkpoint]
+        assert await client.queue(20, 10) == queue
         assert await client.releases("lm") == [release]
+        assert await client.rollbacks() == [ROLLBACK]
         assert await client.audit(3) == [entry]
     assert [(method, path) for method, path, _ in asked] == [
         ("GET", "/v1/status"),
         ("GET", "/v1/runs?limit=7"),
+        ("GET", "/v1/runs?limit=200&sweep=lm-s"),
         ("GET", "/v1/runs/lm-1"),
         ("GET", "/v1/runs/lm-1/series?points=5"),
+        ("GET", "/v1/runs/lm-1/moves"),
+        ("GET", "/v1/runs/lm-1/explain"),
+        ("GET", "/v1/runs/lm-1/checkpoints"),
+        ("GET", "/v1/queue?offset=20&limit=10"),
         ("GET", "/v1/releases?workflow=lm"),
+        ("GET", "/v1/rollbacks"),
         ("GET", "/v1/audit?limit=3"),
     ]
 
 
 async def test_each_write_has_its_route(tmp_path: Path) -> None:
     run = RUN.model_dump(mode="json")
-    handler, asked = replying(b"", run, run, status=201)
+    restarted = Restarted(run=RUN, from_step=40)
+    rollback = ROLLBACK.model_dump(mode="json")
+    handler, asked = replying(
+        b"", {"runs": [run, run]}, run, restarted.model_dump(mode="json"), run, rollback, rollback, status=201
+    )
     launch = LaunchRequest(request_id="request-1", workflow_text="workflow: {}")
     stop = StopRequest(request_id="request-2", reason="enough", now=True)
+    restart = RestartRequest(request_id="request-3", from_step=40)
+    arrange = ArrangeRequest(request_id="request-4", place="before", other="lm-2")
+    back = RollbackRequest(request_id="request-5", to="lm-r-1")
+    undo = UndoRequest(request_id="request-6", reason="worse still")
     async with serving(tmp_path, handler) as client:
         assert await client.put_package("d1gest", b"\0zip") is True
-        assert await client.launch(launch) == RUN
+        assert await client.launch(launch) == [RUN, RUN]
         assert await client.stop("lm-1", stop) == RUN
+        assert await client.restart("lm-1", restart) == restarted
+        assert await client.arrange("lm-1", arrange) == RUN
+        assert await client.rollback("lm", back) == ROLLBACK
+        assert await client.undo("lm-rb-1", undo) == ROLLBACK
     assert asked[0] == ("PUT", "/v1/packages/d1gest", b"\0zip")
-    assert [(method, path) for method, path, _ in asked[1:]] == [("POST", "/v1/runs"), ("POST", "/v1/runs/lm-1/stop")]
-    assert LaunchRequest.model_validate_json(asked[1][2]) == launch
-    assert StopRequest.model_validate_json(asked[2][2]) == stop
+    assert [(method, path) for method, path, _ in asked[1:]] == [
+        ("POST", "/v1/runs"),
+        ("POST", "/v1/runs/lm-1/stop"),
+        ("POST", "/v1/runs/lm-1/restart"),
+        ("POST", "/v1/runs/lm-1/arrange"),
+        ("POST", "/v1/workflows/lm/rollback"),
+        ("POST", "/v1/rollbacks/lm-rb-1/undo"),
+    ]
+    sent = (launch, stop, restart, arrange, back, undo)
+    for request, (_, _, body) in zip(sent, asked[1:], strict=True):
+        assert type(request).model_validate_json(body) == request
 
 
 async def test_a_package_that_is_known(tmp_path: Path) -> None:
@@ -211,6 +263,7 @@ async def test_events_come_whole_however_they_are_cut(tmp_path: Path) -> None:
     events = [
         Snapshot(status=STATUS, runs=[RUN, RUN]),
         RunChanged(run=RUN.model_copy(update={"reason": "ünïcode\n"})),
+        QueueChanged(queue=QueueView(at=1.0, waiting_total=10_000)),
         Heartbeat(at=1.0, ray="ok"),
     ]
     wire = b"".join(event.model_dump_json().encode() + b"\n" for event in events)

@@ -9,6 +9,7 @@ import pwd
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ async def test_a_user_without_a_name_is_known_by_number() -> None:
     assert (await Access(Roles()).caller(3_999_999)).user == "uid 3999999"
 
 
-async def ask_as(uid: int, store: Path, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
+async def ask_as(uid: int, store: Path, method: str, path: str, body: str = "") -> tuple[int, dict[str, Any]]:
     """One request by another user of this machine."""
     script = (
         "import http.client,os,socket,sys\n"
@@ -102,7 +103,7 @@ async def test_the_kernel_says_who_asks() -> None:
 
 
 async def _try(desk: Harness, nobody: int, daemon: int) -> None:
-    ours = await desk.client.launch(desk.request())
+    ours = (await desk.client.launch(desk.request()))[0]
     code, status = await ask_as(nobody, desk.store, "GET", "/v1/status")
     assert (code, status["you"], status["role"]) == (200, "nobody", "viewer")
     launch = desk.request().model_dump_json()
@@ -112,7 +113,8 @@ async def _try(desk: Harness, nobody: int, daemon: int) -> None:
     stop = stop_request().model_dump_json()
     assert (await ask_as(nobody, desk.store, "POST", f"/v1/runs/{ours.id}/stop", stop))[0] == 403
     assert (await ask_as(nobody, desk.store, "PUT", f"/v1/packages/{'ab' * 32}", "x"))[0] == 403
-    code, theirs = await ask_as(daemon, desk.store, "POST", "/v1/runs", launch)
+    code, answer = await ask_as(daemon, desk.store, "POST", "/v1/runs", launch)
+    (theirs,) = answer["runs"]
     assert (code, theirs["user"]) == (201, "daemon")
     code, answer = await ask_as(
         daemon, desk.store, "POST", f"/v1/runs/{ours.id}/stop", stop_request().model_dump_json()

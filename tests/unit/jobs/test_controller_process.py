@@ -22,11 +22,13 @@ from jobs.controller.door import SOCKET_PATH_LIMIT
 from jobs.errors import Unreachable
 from jobs.model import RunState
 from jobs.wire import LaunchRequest
-from tests.unit.jobs.controller_harness import WORKFLOW, short_folder, stop_request
+from tests.unit.jobs.controller_harness import short_folder, stop_request
 from tests.unit.jobs.ray_stand_in import RayStandIn
 
 ROOT = Path(package.__file__).resolve().parents[1]
 CLUSTER = "cluster:\n  name: c\n  control_nodes: [{host: h}]\n"
+EASY = "workflow: {name: lm, resources: {cpu_cores_per_node: 0}}"
+"""A workflow that asks for nothing: none of its runs waits for another."""
 NOBODY = "http://127.0.0.1:1"
 """A dashboard that never answers."""
 
@@ -153,6 +155,37 @@ def test_it_imports_neither_ray_nor_torch_nor_what_a_head_lacks() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def restored(store: Path) -> str:
+    """What a restore says."""
+    command = [sys.executable, "-m", "jobs.controller", "restore", "--store", str(store)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+async def test_a_damaged_journal_is_never_served(store: Path) -> None:
+    first = launch_process(store)
+    await until_it_answers(store, first)
+    assert end(first)[0] == 0
+    (backup,) = (store / "backups").iterdir()
+    (store / "journal.sqlite").write_bytes(b"garbage" * 4000)
+    second = launch_process(store)
+    said, _ = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert b"is damaged" in said
+    assert b"raydeck controller restore" in said
+    assert backup.name in restored(store)
+    third = launch_process(store)
+    try:
+        await until_it_answers(store, third)
+        async with client(store) as desk:
+            assert [entry.action for entry in await desk.audit()] == ["restore"]
+            assert await desk.audit_broken() == ""
+    finally:
+        assert end(third)[0] == 0
+
+
 @pytest.mark.slow
 async def test_killed_at_any_point_nothing_is_lost_and_nothing_launched_twice(store: Path) -> None:
     seed = random.randrange(10**6)
@@ -171,8 +204,8 @@ async def test_killed_at_any_point_nothing_is_lost_and_nothing_launched_twice(st
                         while True:
                             request = next((key for key, run in wanted.items() if not run), uuid.uuid4().hex)
                             wanted.setdefault(request, "")
-                            launch = LaunchRequest(request_id=request, workflow_text=WORKFLOW, package=digest)
-                            wanted[request] = (await desk.launch(launch)).id
+                            launch = LaunchRequest(request_id=request, workflow_text=EASY, package=digest)
+                            wanted[request] = (await desk.launch(launch))[0].id
                             await asyncio.sleep(chance.uniform(0.0, 0.05))
                     except Unreachable:
                         killer.cancel()
@@ -183,8 +216,8 @@ async def test_killed_at_any_point_nothing_is_lost_and_nothing_launched_twice(st
             await until_it_answers(store, process)
             async with client(store) as desk:
                 for request in [key for key, run in wanted.items() if not run]:
-                    launch = LaunchRequest(request_id=request, workflow_text=WORKFLOW, package=digest)
-                    wanted[request] = (await desk.launch(launch)).id
+                    launch = LaunchRequest(request_id=request, workflow_text=EASY, package=digest)
+                    wanted[request] = (await desk.launch(launch))[0].id
                 runs = await desk.runs(limit=10_000)
                 assert sorted(run.id for run in runs) == sorted(wanted.values()), f"seed {seed}"
                 deadline = time.monotonic() + 20

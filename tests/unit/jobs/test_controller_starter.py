@@ -144,6 +144,37 @@ def test_one_that_does_not_leave_is_killed_and_it_is_said(started: Options, arch
     assert "was killed" in answer.reason
 
 
+@pytest.mark.slow
+def test_a_backup_is_listed_and_put_back_over_a_pipe(started: Options, archive: tuple[str, bytes]) -> None:
+    assert carry_out("start", started, archive).event == "started"
+    held = sent("restore", started, archive)
+    assert held.event == "failed"
+    assert "runs, and the journal is in its hands" in held.reason
+    assert "raydeck controller stop" in held.hint
+    assert carry_out("stop", started).event == "stopped"
+    listed = sent("backups", started, archive)
+    (newest,) = listed.details["backups"]
+    journal = Path(started.store) / "journal.sqlite"
+    journal.write_bytes(b"garbage" * 1000)
+    broken = carry_out("start", started, archive)
+    assert broken.event == "failed"
+    assert "is damaged" in broken.reason
+    missing = sent("restore", replace(started, backup="/none"), archive)
+    assert (missing.event, missing.reason) == ("failed", "there is no file /none")
+    answer = sent("restore", started, archive)
+    assert (answer.event, answer.details["backup"], answer.details["skipped"]) == ("restored", newest["path"], [])
+    (aside,) = answer.details["moved"]
+    assert (Path(started.store) / aside).read_bytes() == b"garbage" * 1000
+    assert carry_out("start", started, archive).event == "started"
+
+
+def test_a_restore_where_no_controller_ever_was(store: Path, archive: tuple[str, bytes]) -> None:
+    answer = carry_out("restore", Options(store=str(store / "none"), python=sys.executable), archive)
+    assert answer.event == "failed"
+    assert "there is no folder" in answer.reason
+    assert not (store / "none").exists()
+
+
 def test_a_process_that_is_no_controller_is_never_killed(store: Path) -> None:
     holder = subprocess.Popen(
         [

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from jobs.errors import Refused
 from jobs.gang import environment, placing, processes
 from jobs.gang.echo import LINES_PER_SECOND, Echo
-from jobs.gang.record import Record
-from jobs.gang.verdict import MAX_LINE, Ended, culprit, last_error, sentence
-from jobs.model import GangStatus, Launch, Outcome
+from jobs.gang.record import End, Record
+from jobs.gang.verdict import MAX_LINE, Blame, Ended, culprit, last_error, sentence
+from jobs.model import Failure, GangStatus, Launch, Outcome
 
 
 def launch(**fields: Any) -> Launch:
@@ -47,8 +47,8 @@ def room(name: str, gpus: float, free: float, **labels: str) -> placing.NodeRoom
 def test_a_bundle_asks_for_what_the_launch_says_and_no_more() -> None:
     assert placing.bundle(launch(memory_bytes_per_node=5)) == {"GPU": 4.0, "CPU": 8.0, "memory": 5.0}
     assert placing.bundle(launch(gpus_per_node=0, cpus_per_node=0)) == {"CPU": 0.001}
-    assert placing.selector(launch()) == {}
-    chosen = placing.selector(launch(excluded_node_ids=["a", "b"], node_labels={"pool": "h100"}))
+    assert placing.selectors(launch()) == [{}, {}]
+    chosen = placing.selectors(launch(excluded_node_ids=["a", "b"], node_labels={"pool": "h100"}))[1]
     assert chosen == {"pool": "h100", "ray.io/node-id": "!in(a,b)"}
 
 
@@ -101,7 +101,7 @@ def test_rays_listing_becomes_rooms_and_the_dead_are_left_out() -> None:
 
 
 def ended(rank: int, code: int, at: float, error: str = "") -> Ended:
-    return Ended(rank, f"node-{rank}", f"10.0.0.{rank}", code, at, error)
+    return Ended(rank, f"node-{rank}", f"10.0.0.{rank}", code, at, log=error)
 
 
 def test_the_first_in_time_is_to_blame_but_for_those_that_only_followed() -> None:
@@ -262,9 +262,16 @@ def test_the_record_keeps_to_its_own_attempt(tmp_path: Path) -> None:
     assert not record.stop_now
     (tmp_path / "attempt-2" / "stop-now").touch()
     assert record.stop_now
-    record.write_outcome(Outcome(verdict="failed", reason="why"))
+    record.keeper.start()
+    blame = Blame("why", Failure.DATA, "no space", "no space", ["node-1"], 3, [7], ["node-2"])
+    written = record.conclude("failed", "why", "; and more", blame, End([8], ["node-3"]))
+    outcome = Outcome.model_validate_json((tmp_path / "attempt-2" / "outcome.json").read_text())
+    assert outcome == written
+    assert (outcome.failure, outcome.reason, outcome.last_step) == (Failure.DATA, "why; and more", 4)
+    assert (outcome.survivors, outcome.unanswered, outcome.suspects) == ([7, 8], ["node-2", "node-3"], ["node-1"])
     status = GangStatus.model_validate_json((tmp_path / "attempt-2" / "status.json").read_text())
-    assert (status.phase, status.detail) == ("ended", "why")
+    assert (status.phase, status.detail) == ("ended", "why; and more")
+    assert status.warnings[0] == "loss is not a number at step 3"
     assert status.progress is not None
     assert status.progress.step == 4
     assert sorted(path.name for path in (tmp_path / "attempt-2").iterdir()) == [

@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import jobs
-from jobs import metrics
+from jobs import fence, metrics
+from jobs.errors import Refused
 from jobs.gang.progress import parse
 
 ROOT = Path(jobs.__file__).parents[1]
@@ -39,6 +42,24 @@ def test_a_report_is_a_line_that_the_driver_understands(run: Path) -> None:
     assert (second.progress.loss, second.problem) == (None, "loss is not a number at step 2")
     for line in run.read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)  # NaN is no JSON, other readers would stumble
+
+
+def test_an_attempt_that_is_fenced_off_reports_no_more(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(metrics, "_looked_at", None)
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    fence.raise_fence(run.parent, 3)
+    jobs.report(step=1)
+    fence.raise_fence(run.parent, 4)
+    jobs.report(step=2)  # it looks once a second, so that a report costs next to nothing
+    now[0] += 1.0
+    for step in (3, 4):
+        with pytest.raises(Refused, match="this is attempt 3, and attempt 4 of the run has begun"):
+            jobs.report(step=step)
+    assert len(run.read_text().splitlines()) == 2
+    monkeypatch.setenv("RAYDECK_ATTEMPT", "4")
+    jobs.report(step=3)
+    assert len(run.read_text().splitlines()) == 3
 
 
 def test_only_the_first_rank_reports_unless_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

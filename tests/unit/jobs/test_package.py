@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -214,3 +215,57 @@ def test_the_controller_starts_from_its_archive_and_packs_from_within_it(tmp_pat
     assert "lm.yaml" in listed
     assert digests.split() == [here.digest, here.code_digest]
     assert again == digest
+
+
+def kept(content: bytes, folder: Path) -> Path:
+    """A package as the controller keeps it."""
+    file = folder / f"{hashlib.sha256(content).hexdigest()}.zip"
+    file.write_bytes(content)
+    return file
+
+
+def test_the_code_is_known_again_whichever_version_packed_it(code: Path, tmp_path: Path) -> None:
+    made = build(code)
+    older = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(made.content)) as archive, zipfile.ZipFile(older, "w") as other:
+        for info in reversed(archive.infolist()):
+            other.writestr(info, b"older" if info.filename.startswith("jobs/") else archive.read(info))
+    old = kept(older.getvalue(), tmp_path)
+    assert old.stem != made.digest
+    assert package.code_digest(kept(made.content, tmp_path)) == made.code_digest
+    assert package.code_digest(old) == made.code_digest
+    assert package.renewed(old) == made
+    (code / "run.sh").chmod(0o644)
+    assert build(code).code_digest != made.code_digest
+
+
+def zipped(*files: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")
+        for name, content in files:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is no zip"),
+        (b"PK" * 1000, "is no zip"),
+        (zipped(("jobs/model.py", b"")), "holds no code"),
+        (zipped(("workload/../../x", b"")), "may not be in it"),
+        (zipped(("workload//etc/x", b"")), "may not be in it"),
+        (zipped(("workload/x", b"1"), ("workload/x", b"2")), "may not be in it"),
+        (zipped(*((f"workload/{number}", bytes(30 * 2**20)) for number in range(4))), "unpacks to more than is taken"),
+        (zipped(("workload/x", b"x" * 10_000)).replace(b"x" * 4, b"yyyy", 1)[:60], "is no zip"),
+    ],
+)
+def test_a_package_from_outside_is_not_believed(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        package.code_digest(kept(content, tmp_path))
+
+
+def test_a_package_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be read"):
+        package.code_digest(tmp_path / "none.zip")

@@ -65,6 +65,18 @@ def test_anything_else_is_another_release(body: str) -> None:
     assert freeze(workflow(), code_digest="d", user="a", at=0.0).id != plain.id
 
 
+def test_the_content_of_the_data_counts_and_the_machine_does_not() -> None:
+    plain = freeze(workflow(), code_digest="c", user="a", at=0.0)
+    told = freeze(workflow(), code_digest="c", user="a", at=0.0, data_digest="d1")
+    assert told.data_digest == "d1"
+    assert len({plain.id, told.id, freeze(workflow(), code_digest="c", user="a", data_digest="d2").id}) == 3
+    elsewhere = freeze(workflow(), code_digest="c", user="a", at=0.0, environment={"torch": "2.13"})
+    assert elsewhere.id == plain.id
+    seeded = freeze(workflow("  seed: 7\n"), code_digest="c", user="a", at=0.0)
+    assert seeded.seed == 7
+    assert difference(plain, told) == [Change("data_digest", "", "d1")]
+
+
 def test_references_to_secrets_stay_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "resolved-too-early")
     release = freeze(workflow("  env: {HF_TOKEN: '${env:HF_TOKEN}'}\n"), code_digest="c", user="a", at=0.0)

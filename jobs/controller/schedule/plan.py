@@ -1,0 +1,57 @@
+"""Decides which of the runs that wait may go now, and which of those that run should leave for one that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jobs.controller.schedule.desk import Block, Desk
+from jobs.controller.schedule.order import ordered
+from jobs.controller.schedule.preempt import victims
+from jobs.controller.schedule.types import Plan, Preemption, Situation, Start, Waiter
+
+STARTS = 64
+"""So many runs are let go in one pass; the next pass goes on. Each of them is written to the disk first."""
+TRIED = 8
+"""For so many of the first that are blocked it is looked at whether others should leave."""
+
+
+def schedule(situation: Situation) -> Plan:
+    """One pass."""
+    return go_through(situation, lambda desk, waiter, block: None)
+
+
+def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None], None]) -> Plan:
+    """One pass that tells of each run at its turn, with what is in its way first, before anything follows from it."""
+    desk = Desk(situation)
+    starts: list[Start] = []
+    blocked: list[tuple[Waiter, Block]] = []
+    rooms = situation.rooms
+    for waiter in ordered(situation.waiting, situation.rules):
+        block = desk.first(waiter)
+        if block is None and len(starts) >= STARTS:
+            break
+        tell(desk, waiter, block)
+        if rooms is None or not desk.competes(waiter):
+            continue
+        if block is not None:
+            desk.stay(waiter, block)
+            if len(blocked) < TRIED:
+                blocked.append((waiter, block))
+            continue
+        numbers = desk.choose(waiter)
+        desk.start(waiter, numbers)
+        nodes = tuple(rooms[number].node_id for number in numbers)
+        starts.append(Start(waiter.run, nodes, backfilled=bool(desk.reserved)))
+    leave = situation.rules.preemption and not starts and rooms is not None
+    return Plan(tuple(starts), _preemptions(situation, blocked) if leave else ())
+
+
+def _preemptions(situation: Situation, blocked: list[tuple[Waiter, Block]]) -> tuple[Preemption, ...]:
+    """For the first that is blocked by what others of lower priority hold."""
+    for waiter, block in blocked:
+        if block.kind not in ("resources", "queue_quota"):
+            continue
+        chosen = victims(situation, waiter)
+        if chosen is not None:
+            return tuple(Preemption(holder.run, waiter.run) for holder in chosen)
+    return ()

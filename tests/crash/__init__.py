@@ -1,0 +1,1 @@
+"""The controller killed at any moment: nothing lost, nothing doubled."""
