@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,8 @@ MAX_LINE = 600
 """Of a line in characters: what is searched, and kept as evidence."""
 _MAX_REGION = 80
 """Lines at a log's end that are the error, where no traceback tells where it begins."""
+_NEAR = 10
+"""Lines from one error to the traceback of the next one, at most, if that is to be its consequence."""
 
 _BEGINS = re.compile(r"Traceback \(most recent call last\)|terminate called|Fatal Python error|\*\*\* \w+ received")
 _CHAINED = re.compile(
@@ -183,7 +185,8 @@ _ROWS: tuple[_Row, ...] = (
     _row(
         Failure.COMMUNICATION,
         r"connection (?:reset|closed|refused|aborted)(?: by (?:remote )?peer)?|broken pipe|remote process exited"
-        r"|ncclRemoteError|DistBackendError|DistNetworkError|socket closed|aborted by|Connection was likely closed",
+        r"|ncclRemoteError|DistBackendError|DistNetworkError|socket closed|aborted by"
+        r"|communicator was aborted|Connection was likely closed",
         flags=re.IGNORECASE,
     ),
 )
@@ -254,7 +257,7 @@ _TAKEN_OUT: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b|\[[0-9a-fA-F]*:[0-9a-fA-F:]+\](?::\d+)?"), "<address>"),
     (re.compile(r"\b[a-zA-Z][\w+.-]*://[^\s'\"<>]+"), "<address>"),
     # Of a path its last part stays: the folders before it name the run, the attempt, the user.
-    (re.compile(r"(?<![\w<])[~.]{0,2}/(?:[^\s/'\":,;<>()]+/)*"), "<path>/"),
+    (re.compile(r"(?<![\w<>])[~.]{0,2}/(?:[^\s/'\":,;<>()]+/)*"), "<path>/"),
     (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "<number>"),
     # A hash or a generated name; the digit tells it from a word.
     (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{6,}\b"), "<id>"),
@@ -306,14 +309,24 @@ def _bare(line: str) -> str:
 
 def _told(lines: Sequence[str]) -> Told | None:
     """The first row that matches; else the exception that ended it, as the program's own; None if nothing speaks."""
-    region = _region(lines)
-    for row in _ROWS:
+    after = None
+    for region in _regions(lines):
+        told = _of_region(lines, region)
+        if told is not None and not _CONSEQUENCE.search(told.evidence):
+            return told
+        after = after or told
+    return after
+
+
+def _of_region(lines: Sequence[str], region: Sequence[str]) -> Told | None:
+    for row in _ROWS[:-1]:
         if found := _last(row, lines if row.where == "anywhere" else region):
             return Told(row.failure, found)
-    for line in reversed(region):
-        if _ERROR.match(_bare(line)):
-            return Told(Failure.APPLICATION, line)
-    return None
+    errors = [line for line in region if _ERROR.match(_bare(line))]
+    if errors and not _CONSEQUENCE.search(errors[0]):
+        return Told(Failure.APPLICATION, [line for line in errors if not _CONSEQUENCE.search(line)][-1])
+    found = _last(_ROWS[-1], region)
+    return Told(Failure.COMMUNICATION, found) if found else None
 
 
 def _last(row: _Row, lines: Iterable[str]) -> str:
@@ -325,15 +338,25 @@ def _last(row: _Row, lines: Iterable[str]) -> str:
     return found
 
 
-def _region(lines: Sequence[str]) -> Sequence[str]:
-    """The lines of the error that ended it: from its traceback on, with those that it came from."""
+def _regions(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The lines of the error that ended it: from its traceback on, with those that it came from.
+
+    Then those of the one before, if hardly anything stands between: at its end a program fails over what is gone.
+    """
     begins = [index for index, line in enumerate(lines) if _BEGINS.search(line)]
     if not begins:
-        return lines[-_MAX_REGION:]
-    first = begins.pop()
-    while begins and any(_CHAINED.search(line) for line in lines[begins[-1] : first + 1]):
+        yield lines[-_MAX_REGION:]
+    end = len(lines)
+    while begins:
         first = begins.pop()
-    return lines[first:]
+        while begins and any(_CHAINED.search(line) for line in lines[begins[-1] : first + 1]):
+            first = begins.pop()
+        yield lines[first:end]
+        end = first
+        if begins:
+            ends = [at for at in range(begins[-1], first) if _ERROR.match(_bare(lines[at]))]
+            if not ends or first - ends[0] > _NEAR:
+                return
 
 
 def _may_come_from_the_device(told: Told) -> bool:

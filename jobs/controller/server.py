@@ -22,7 +22,7 @@ from jobs.controller.launch import Launcher
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES, Packages
 from jobs.controller.releases import Releases
 from jobs.controller.requests import Requests
-from jobs.controller.requests import word_for as word
+from jobs.controller.requests import word_for
 from jobs.controller.rollback import Rollbacks
 from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
@@ -244,7 +244,7 @@ class _Routes:
 
     async def arrange(self, request: web.Request, asking: Asking) -> web.Response:
         asked = await _body(request, ArrangeRequest)
-        asking.action = word(asked)
+        asking.action = word_for(asked)
         return _json(await self._of.requests.arrange(request.match_info["run"], asked, asking.caller))
 
     async def rollback(self, request: web.Request, asking: Asking) -> web.Response:

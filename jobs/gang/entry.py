@@ -1,4 +1,4 @@
-"""Owns one attempt of the kind ``ray``, as its Ray job's entrypoint: one command, which asks Ray for the rest by itself.
+"""Owns one attempt of the kind ``ray``, as its Ray job's entrypoint: one command, which asks Ray for all else itself.
 
 ``python -m jobs.gang.entry`` with a `Launch` in ``RAYDECK_LAUNCH``. It does for the command what the driver does for a
 gang, and is stopped in the same way. The command's output goes to ``rank-0.log`` and, unchanged, to the job's log.
@@ -187,9 +187,8 @@ class Entry:
                 if code == 0:
                     return self._finish("succeeded", "its command ended with exit code 0")
                 log = end_of(self._log)
-                return self._fail(
-                    verdict.of_process("its command", here.name, here.address, code, log, kernel.notes()), rank=0
-                )
+                blame = verdict.of_process("its command", here.name, here.address, code, log, kernel.notes(), rank=0)
+                return self._fail(blame)
             if leave_by is not None and now > leave_by:
                 limit = f"{launch.stop_grace_seconds:g} s"
                 return self._finish("stopped", f"stopped; its command did not leave within {limit} and was ended")
@@ -211,9 +210,7 @@ class Entry:
             return
         sys.stdout.buffer.flush()
 
-    def _fail(self, blame: Blame, rank: int | None = None) -> Outcome:
-        if rank is not None:
-            blame = verdict.with_rank(blame, rank)
+    def _fail(self, blame: Blame) -> Outcome:
         return self._finish("failed", blame.reason, blame=blame)
 
     def _finish(
@@ -223,6 +220,8 @@ class Entry:
         survivors = self._end() if self._command is not None else []
         if survivors:
             more += f"; these processes could not be ended: {', '.join(map(str, survivors))}"
+        if self._command is not None and self.record.status.ranks:
+            self.record.status.ranks[0].exit_code = self._command.poll()
         self._copy()
         outcome = self.record.conclude(result, reason, more, blame, End(survivors, []), with_checkpoint=with_checkpoint)
         say(f"{outcome.verdict}: {outcome.reason}")

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.gang import foreign
 from jobs.gang.progress import Point, Tail, parse
 from jobs.model import Launch
-
-
-@dataclass(slots=True)
-class _Log:
-    tail: Tail
-    reader: foreign.Reader
-    only: str
-    """The one maker whose figures are taken from it; empty takes any."""
 
 
 class Figures:
@@ -28,9 +19,9 @@ class Figures:
         # Megatron-LM logs on its last rank, all others on the first.
         wanted = {0: ""}
         wanted.setdefault(launch.nodes * launch.processes_per_node - 1 if launch.kind == "train" else 0, "megatron")
+        folder = Path(launch.attempt_directory)
         self._logs = [
-            _Log(Tail(Path(launch.attempt_directory) / f"rank-{rank}.log", returns=True), foreign.Reader(), only)
-            for rank, only in wanted.items()
+            (Tail(folder / f"rank-{rank}.log", returns=True), foreign.Reader(only)) for rank, only in wanted.items()
         ]
         self.from_log = False
         """Whether the newest points were read from a log."""
@@ -46,18 +37,18 @@ class Figures:
             # A script that reports by itself knows better than what it prints.
             self._logs.clear()
             self.from_log = False
-        found = [point for log in self._logs for point in self._of_log(log, final)]
+        found = [point for tail, reader in self._logs for point in _of_log(tail, reader, final)]
         self.from_log = self.from_log or bool(found)
         return points or found
 
-    @staticmethod
-    def _of_log(log: _Log, final: bool) -> list[Point]:
-        points: list[Point] = []
-        now = time.time()
-        for line in log.tail.read(final):
-            point = log.reader.read(line)
-            if point is not None and (not log.only or log.reader.maker == log.only):
-                # The log does not say when: it was a moment ago.
-                point.progress.wall = now
-                points.append(point)
-        return points
+
+def _of_log(tail: Tail, reader: foreign.Reader, final: bool) -> list[Point]:
+    points: list[Point] = []
+    now = time.time()
+    for line in tail.read(final):
+        point = reader.read(line)
+        if point is not None:
+            # The log does not say when: it was a moment ago.
+            point.progress.wall = now
+            points.append(point)
+    return points

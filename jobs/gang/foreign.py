@@ -26,19 +26,16 @@ _RATE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(it/s|s/it)")
 # ``Epoch 0/9 ━━━━━━━ 120/1000 0:00:37 • 0:04:35 3.20it/s v_num: 0.000 train_loss: 1.200``.
 _EPOCH = re.compile(r"^Epoch (\d+):?$")
 _RICH = re.compile(r"^Epoch (?P<epoch>\d+)/\d+\s+[━╸╺ ]*\s*(?P<at>\d+)/(?P<total>\d+)\s+(?P<rest>\d+:\d\d.*)$")
-_LIGHTNING_LOSS = re.compile(
-    rf"\b(?:train_loss_step|train_loss|loss_step|loss|train/loss)\s*[=:]\s*({_NUMBER})(?![\w.])", re.I
-)
+_LIGHTNING_LOSS = re.compile(rf"(?<![\w/])(?:train[_/])?loss(?:_step)?\s*[=:]\s*({_NUMBER})(?![\w.])", re.I)
 # Megatron-LM: `` iteration      100/  500000 | consumed samples: 25600 | elapsed time per iteration (ms): 604.3 | …``,
-# in newer ones with a time stamp before it.
-_MEGATRON = re.compile(r"^(?:\[[^\]]{0,40}\])?\s*iteration\s+(\d+)/\s*\d+ \|")
-_MEGATRON_FIGURE = re.compile(rf"\|\s*([A-Za-z][^:|]{{0,60}}?):\s*({_NUMBER})", re.I)
-# DeepSpeed: ``steps: 10 loss: 2.3456 iter time (s): 0.512 samples/sec: 62.5``, and with log_dist before it
+# in newer ones with a time stamp before it, in the oldest without colons.
+_MEGATRON = re.compile(r"^(?:\[[^\]]{0,40}\])?\s*iteration\s+(\d+)/\s*(?:\d+|infinity) \|")
+_MEGATRON_FIGURE = re.compile(rf"([A-Za-z][^:|]{{0,60}}?):?\s+({_NUMBER})\s*\|", re.I)
+# DeepSpeed: ``steps: 10 loss: 2.3456 iter time (s): 0.512 samples/sec: 62.5`` (more losses may follow), and by log_dist
 # ``step=10, skipped=0, lr=[9.5e-06], mom=[(0.9, 0.95)]`` and ``epoch=0/micro_step=100/global_step=10,
 # RunningAvgSamplesPerSec=41.3, CurrSamplesPerSec=42.0, MemAllocated=1.2GB, …``.
-_DEEPSPEED = re.compile(
-    rf"\bsteps: (\d+) loss: ({_NUMBER})(?: iter time \(s\): {_NUMBER})?(?: samples/sec: ({_NUMBER}))?", re.I
-)
+_DEEPSPEED = re.compile(rf"\bsteps: (\d+) loss: ({_NUMBER})(?:\s|$)", re.I)
+_DEEPSPEED_RATE = re.compile(rf"\bsamples/sec: ({_NUMBER})(?![\w.])", re.I)
 _DEEPSPEED_STEP = re.compile(r"\[Rank \d+\] step=(\d+), skipped=\d+, lr=\[")
 _DEEPSPEED_TIMER = re.compile(rf"\bglobal_step=(\d+), RunningAvgSamplesPerSec=({_NUMBER})", re.I)
 
@@ -55,15 +52,16 @@ class _Found:
 
 
 class Reader:
-    """Reads one log, line by line, and remembers what the next line needs."""
+    """Reads one log, line by line, and remembers what the next line needs. With ``only`` it knows that maker alone."""
 
-    def __init__(self) -> None:
-        self._makers: dict[str, Callable[[str], _Found | None]] = {
+    def __init__(self, only: str = "") -> None:
+        makers: dict[str, Callable[[str], _Found | None]] = {
             "megatron": _megatron,
             "deepspeed": _deepspeed,
             "lightning": _Lightning().read,
             "huggingface": _HuggingFace().read,
         }
+        self._makers = {only: makers[only]} if only else makers
         self._last: _Found | None = None
         self.maker = ""
         """Whose log it is; empty as long as no line told."""
@@ -122,7 +120,9 @@ def _deepspeed(text: str) -> _Found | None:
     if found := _DEEPSPEED.search(text):
         step = int(found.group(1))
         loss = _finite("loss", found.group(2), step, problems)
-        return _Found(step, loss, *_rate(_finite("", found.group(3), step, []), "samples"), tuple(problems))
+        rate = _DEEPSPEED_RATE.search(text)
+        figure = _finite("", rate.group(1) if rate else None, step, [])
+        return _Found(step, loss, *_rate(figure, "samples"), tuple(problems))
     if found := _DEEPSPEED_TIMER.search(text):
         step = int(found.group(1))
         return _Found(step, None, *_rate(_finite("", found.group(2), step, []), "samples"))
@@ -184,9 +184,9 @@ class _HuggingFace:
     def _of_figures(self, figures: dict[str, Any] | None) -> _Found | None:
         if figures is None or "loss" not in figures:
             return None
-        step = figures.get("step")
-        if isinstance(step, int) and not isinstance(step, bool):
-            return _of_trainer(figures, step, None)
+        step = figures.get("step", str(figures.get("global_step/max_steps")).partition("/")[0])
+        if (isinstance(step, int) and not isinstance(step, bool)) or (isinstance(step, str) and step.isdecimal()):
+            return _of_trainer(figures, int(step), None)
         self._figures = figures if "epoch" in figures or "learning_rate" in figures else None
         return None
 

@@ -97,14 +97,16 @@ def of_error(error: Exception, reason: str) -> Blame:
     return Blame(reason, told.failure, told.evidence, failure.signature(reason))
 
 
-def of_process(what: str, node: str, address: str, code: int, log: str, notes: Sequence[str] = ()) -> Blame:
+def of_process(
+    what: str, node: str, address: str, code: int, log: str, notes: Sequence[str] = (), rank: int | None = None
+) -> Blame:
     """The blame for a process that is no rank: torchrun itself where none of its ranks failed, a run's one command."""
     told = failure.classify(code, log, notes)
     error = last_error(log)
     end = how(code, error, for_memory=told.failure is Failure.OUT_OF_MEMORY)
     suspects = [node] if told.failure in (Failure.DRIVER, Failure.OUT_OF_MEMORY) else []
     signature = failure.signature(told.evidence or error or how(code, ""))
-    return Blame(f"{what} on {node} ({address}) {end}", told.failure, told.evidence, signature, suspects)
+    return Blame(f"{what} on {node} ({address}) {end}", told.failure, told.evidence, signature, suspects, rank)
 
 
 def of_loss(loss: Lost) -> Blame:

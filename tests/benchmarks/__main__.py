@@ -1,4 +1,4 @@
-"""Runs the benchmarks, or those that are named: ``python -m tests.benchmarks [cold_start|fleet_widgets|probe …]``.
+"""Runs the benchmarks, or those that are named: ``python -m tests.benchmarks [cold_start|probe|queue …]``.
 
 Figures are ratios against a peer or a floor measured in the same run, since absolute times say more about the machine.
 """
@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 
-ALL = ("cold_start", "probe", "fleet_widgets")
+ALL = ("cold_start", "probe", "fleet_widgets", "queue")
 
 
 def main(names: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Generator
@@ -11,6 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from console.render.work import progress_of
+from console.sources.http import HttpTransport
+from jobs.client import ControllerClient
+from jobs.model import Run, RunState
 from jobs.package import sample_folder
 from tests.cluster.test_demo import Headless, until
 
@@ -52,17 +57,26 @@ def launch(demo: Headless, *arguments: str) -> str:
     return str((found[0] if isinstance(found, list) else found)["id"])
 
 
-def run_of(demo: Headless, run: str) -> dict[str, Any]:
-    return next(each for each in demo.command("runs", "--json") if each["id"] == run)
+def run_of(demo: Headless, run: str) -> Run:
+    """The run, straight from the controller's socket: asked often, it must cost little."""
+
+    async def ask() -> Run:
+        transport = HttpTransport.to_socket(str(Path(demo.ready["folder"]) / "store" / "controller.sock"))
+        try:
+            return await ControllerClient(transport).run(run)
+        finally:
+            await transport.close()
+
+    return asyncio.run(ask())
 
 
-def until_state(demo: Headless, run: str, *states: str, limit: float = SHORT) -> dict[str, Any]:
-    return until(f"{run} {states}", lambda: (r := run_of(demo, run))["state"] in states and r, limit)
+def until_state(demo: Headless, run: str, *states: str, limit: float = SHORT) -> Run:
+    return until(f"{run} {states}", lambda: (r := run_of(demo, run)).state.value in states and r, limit)
 
 
-def losses(run: dict[str, Any]) -> dict[int, float]:
+def losses(run: Run) -> dict[int, float]:
     """Step to loss, as the script reported them; a later attempt's count."""
-    lines = Path(run["run_directory"], "metrics.jsonl").read_text().splitlines()
+    lines = Path(run.run_directory, "metrics.jsonl").read_text().splitlines()
     return {line["step"]: line["loss"] for line in map(json.loads, lines)}
 
 
@@ -90,8 +104,8 @@ def test_of_two_that_do_not_fit_together_one_waits_and_says_why(demo: Headless, 
     demo.command("hold", second, "--reason", "the small one first", "--yes")
     demo.command("stop", first, "--reason", "room", "--yes")
     ended = until_state(demo, small, "succeeded", limit=120.0)
-    assert ended["attempt"] == 1
-    assert run_of(demo, second)["state"] == "queued"
+    assert len(ended.attempts) == 1
+    assert run_of(demo, second).state is RunState.QUEUED
     assert "held" in demo.command("explain", second).stdout
     demo.command("release", second, "--yes")
     until_state(demo, second, "running")
@@ -103,7 +117,7 @@ def test_a_failed_attempt_is_tried_again_and_its_loss_goes_on_to_the_last_bit(de
     whole = launch(demo, workflow(tmp_path, "unbroken", "failing", training__parameters__fail_attempts=0))
     broken = launch(demo, workflow(tmp_path, "broken", "failing"))
     ended = until_state(demo, broken, "succeeded", "failed", limit=150.0)
-    assert (ended["state"], ended["attempt"], ended["retries"]) == ("succeeded", 2, 1)
+    assert (ended.state, len(ended.attempts), ended.retries) == (RunState.SUCCEEDED, 2, 1), ended.reason
     moves = demo.command("events", broken, "--json")
     cause = next(move["cause"] for move in moves if move["after"] == "queued" and move["before"] == "running")
     assert "application error" in cause
@@ -124,17 +138,17 @@ def test_a_worse_release_is_rolled_back_and_the_rollback_can_be_taken_back(demo:
     until_state(demo, good, "succeeded", limit=120.0)
     worse = {**brief, "training__parameters__steps": 5000, "training__learning_rate": 0.5}
     bad = launch(demo, workflow(tmp_path, "model", "lm-single", **worse))
-    until("a step", lambda: run_of(demo, bad)["step"], SHORT)
+    until("a step", lambda: progress_of(run_of(demo, bad)), SHORT)
     rows = demo.command("releases", "--workflow", "model", "--json")
     last_good = [row["id"] for row in rows if row["last_good"]]
-    assert last_good == [run_of(demo, good)["release"]]
+    assert last_good == [run_of(demo, good).release]
     done = demo.command("rollback", "model", "--reason", "the loss got worse", "--yes", "--json")
     assert (done["to_release"], done["stopped"], done["from_run"], done["from_step"]) == (last_good[0], [bad], good, 40)
     until_state(demo, bad, "stopped")
     until_state(demo, done["started"], "succeeded", limit=120.0)
     back = demo.command("rollback", "--undo", done["id"], "--reason", "it was the data", "--yes", "--json")
     assert back["undone_at"]
-    assert until_state(demo, bad, "running")["attempt"] == 2
+    assert len(until_state(demo, bad, "running").attempts) == 2
     demo.command("stop", bad, "--now", "--wait", "--yes")
 
 
@@ -146,7 +160,7 @@ def test_a_restart_goes_back_to_a_chosen_step(demo: Headless, tmp_path: Path) ->
     assert (plan["from_step"], plan["set_aside"]) == (20, [40, 60])
     demo.command("restart", run, "--from", "20", "--reason", "see it again", "--yes")
     after = until_state(demo, run, "succeeded", limit=120.0)
-    assert after["attempt"] == 2
+    assert len(after.attempts) == 2
     assert losses(after)[60] == before[60]
     refused = demo.command("restart", run, "--from", "33", "--yes", check=False)
     assert refused.returncode == 1

@@ -23,7 +23,6 @@ from tests.cluster.conftest import RayOnThisMachine, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-ENTRYPOINT = 'exec "${RAYDECK_PYTHON:-python3}" -m jobs.gang.driver'
 GONE_SECONDS = 15.0
 """Within which nothing may be left after a kill: about 3 s were seen, on a machine with nothing else to do."""
 
@@ -41,6 +40,8 @@ time.sleep(600)
 class Gang:
     """One attempt, submitted as the controller would."""
 
+    ENTRYPOINT = 'exec "${RAYDECK_PYTHON:-python3}" -m jobs.gang.driver'
+
     def __init__(self, ray: RayOnThisMachine, code: Path | Any, launch: Launch) -> None:
         self.ray = ray
         self.launch = launch
@@ -51,7 +52,7 @@ class Gang:
             "RAYDECK_PYTHON": sys.executable,
             "RAY_JOB_STOP_WAIT_TIME_S": str(int(launch.stop_grace_seconds) + 15),
         }
-        ray.submit(job_id(launch.run, launch.attempt), built.name, ENTRYPOINT, variables)
+        ray.submit(job_id(launch.run, launch.attempt), built.name, self.ENTRYPOINT, variables)
 
     @property
     def folder(self) -> Path:

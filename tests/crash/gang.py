@@ -48,15 +48,15 @@ def course(seed: int, run: str, attempt: int, script: list[str]) -> Course:
     failure = chance.choice([each for each in Failure if each not in (Failure.CANCELLED, Failure.TIME_LIMIT)])
     return Course(
         start_seconds=chance.uniform(0.0, 0.8),
-        steps=chance.randint(5, 60),
-        step_seconds=chance.uniform(0.05, 0.3),
+        steps=chance.randint(5, 40),
+        step_seconds=chance.uniform(0.03, 0.2),
         save_every=chance.randint(3, 10),
         save_seconds=chance.uniform(0.0, 1.0),
         end=end,
         failure=failure,
         signature=chance.choice([f"the same in {run}", f"another in attempt {attempt}"]),
         deaf=chance.random() < 0.05,
-        linger_seconds=chance.uniform(15.0, 40.0) if chance.random() < 0.06 else chance.uniform(0.0, 0.3),
+        linger_seconds=chance.uniform(15.0, 25.0) if chance.random() < 0.06 else chance.uniform(0.0, 0.3),
     )
 
 

@@ -232,10 +232,16 @@ MOMENT_SECONDS = 1.0
 
 
 def rolled_back_runs_wait_for_those_before(evidence: Evidence) -> Iterator[str]:
-    """What a rollback starts begins when all that it stopped has ended, from the checkpoint that was promised."""
+    """What a rollback starts begins when all that it stopped has ended, from the checkpoint that was promised.
+
+    But where somebody stopped or restarted it before it began: then it goes by what they asked for.
+    """
+    asked = {entry.target for entry in evidence.audit if entry.allowed and entry.action == "restart"}
     for rollback in evidence.rollbacks:
         run = evidence.runs.get(rollback.started)
-        if run is None or not run.attempts:
+        if run is None or not run.attempts or run.id in asked:
+            continue
+        if [move.after for move in evidence.moves[run.id][:2]] != [RunState.QUEUED, RunState.ADMITTED]:
             continue
         first = evidence.held[run.id][0][0]
         for stopped in rollback.stopped:

@@ -32,6 +32,8 @@ class Operation:
     body: dict[str, Any]
     about: str = ""
     """The run, workflow or rollback that it is about."""
+    detail: str = ""
+    """What is particular about a launch."""
     answer: Answer | None = None
     tries: list[str] = field(default_factory=list[str])
 
@@ -45,8 +47,11 @@ class Operation:
         return self.answer is not None and self.answer.fine
 
     def __str__(self) -> str:
-        more = {name: value for name, value in self.body.items() if name not in ("request_id", "reason", "package")}
-        return f"{self.number:04} {self.who.name}: {self.kind} {self.about} {more} → {'; '.join(self.tries)}"
+        more = {name: value for name, value in self.body.items() if name not in _NOT_SHOWN}
+        return f"{self.mark}: {self.who.name} {self.kind} {self.about} {self.detail} {more} → {'; '.join(self.tries)}"
+
+
+_NOT_SHOWN = ("request_id", "reason", "package", "workflow_text")
 
 
 class Users:
@@ -69,8 +74,8 @@ class Users:
         active = [run for run in runs if not run.state.ended]
         waiting = [run for run in active if run.state.waiting]
         kinds = {
-            "launch": 30 if len(active) < 30 else 5,
-            "sweep": 4 if len(active) < 20 else 0,
+            "launch": 30 if len(active) < 15 else 4,
+            "sweep": 5 if len(active) < 10 else 0,
             "stop": 8 if active else 0,
             "stop now": 4 if active else 0,
             "restart": 12 if runs else 0,
@@ -177,7 +182,9 @@ class Users:
             "priority": chance.choice(["", "", *PRIORITIES]),
             "hold": chance.random() < 0.1,
         }
-        return self._operation("sweep" if sweep else "launch", self._anybody(), "/v1/runs", body, name)
+        made = self._operation("sweep" if sweep else "launch", self._anybody(), "/v1/runs", body, name)
+        made.detail = f"{nodes}×{each}"
+        return made
 
     def _rollback(self) -> Operation:
         workflow = self._chance.choice(sorted(self.releases))

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
-import signal
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from jobs import fence
 from jobs.errors import Refused
 from jobs.model import Failure, Outcome
 from tests.crash.clock import FastClock, hasten
 from tests.crash.gang import Gang, course
+from tests.crash.trouble import Trouble
 from tests.unit.jobs.ray_stand_in import stand_in_node
 
 WORKERS = {"worker-1": 4, "worker-2": 4, "worker-3": 4, "worker-4": 4}
@@ -37,30 +36,11 @@ PLACE_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Trap:
-    """Whom to kill in the middle of which request."""
-
-    request: str
-    after: bool
-    skip: int
-    pid: int
-
-
-@dataclass(slots=True)
-class Mischief:
-    """How often (0 to 1) a request is slow, is answered with an error, or is carried out and its answer lost."""
-
-    slow: float = 0.0
-    fails: float = 0.0
-    lost: float = 0.0
-
-
-@dataclass(slots=True)
 class Job:
     """A submitted job, as Ray shows it, and what carries it."""
 
     body: dict[str, Any]
-    gang: Gang | None
+    gang: Gang
     task: asyncio.Task[None]
     status: str = "PENDING"
     message: str = ""
@@ -82,15 +62,13 @@ class StandIn:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._chance = random.Random(f"{seed} mischief")
+        self._chance = random.Random(f"{seed} cluster")
         self._jobs: dict[str, Job] = {}
         self._orphans: list[Job] = []
         """Jobs that the head forgot while their gangs lived on."""
         self._packages: set[str] = set()
         self._session = 1
-        self._down = False
-        self._mischief = Mischief()
-        self._trap: Trap | None = None
+        self._trouble = Trouble(seed)
         self._usage: tuple[float, dict[str, Any]] = (float("-inf"), {})
         rows = [stand_in_node("head", 0), *(stand_in_node(name, gpus) for name, gpus in WORKERS.items())]
         self._nodes = {str(row["node_id"]): row for row in rows}
@@ -105,7 +83,12 @@ class StandIn:
 
     def application(self) -> web.Application:
         """Ray's routes, as far as they are asked for, and the test's own."""
-        app = web.Application(middlewares=[self._trouble], client_max_size=200 * 2**20)
+
+        @web.middleware
+        async def trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._trouble(request, handler)
+
+        app = web.Application(middlewares=[trouble], client_max_size=200 * 2**20)
         for method, path, handler, name in (
             ("GET", "/api/version", self._version, "version"),
             ("GET", "/api/v0/nodes", self._list_nodes, "nodes"),
@@ -118,49 +101,12 @@ class StandIn:
             ("GET", "/api/packages/gcs/{name}", self._has_package, "has-package"),
             ("PUT", "/api/packages/gcs/{name}", self._put_package, "package"),
             ("GET", "/control/record", self._read_record, None),
-            ("POST", "/control/trap", self._set_trap, None),
-            ("POST", "/control/mischief", self._set_mischief, None),
+            ("POST", "/control/trap", self._trouble.set_trap, None),
+            ("POST", "/control/mischief", self._trouble.set_mischief, None),
             ("POST", "/control/head", self._restart_head, None),
         ):
             app.router.add_route(method, path, handler, name=name)
         return app
-
-    # --- what happens to requests -------------------------------------------------------------------------------------
-
-    @web.middleware
-    async def _trouble(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        name = request.match_info.route.name
-        if name is None:
-            return await handler(request)
-        if self._down:
-            return _cut(request)
-        trap = self._sprung(name)
-        if trap is not None and not trap.after:
-            return _kill(trap, request)
-        dice = self._chance.random()
-        if dice < self._mischief.slow:
-            await asyncio.sleep(self._chance.uniform(0.0, 1.0))
-        elif dice < self._mischief.slow + self._mischief.fails:
-            return web.Response(text="Internal Server Error", status=500)
-        try:
-            answer = await handler(request)
-        except ConnectionResetError:
-            return _cut(request)  # the controller was killed while it sent this
-        if trap is not None:
-            return _kill(trap, request)
-        if dice > 1.0 - self._mischief.lost:
-            return _cut(request)
-        return answer
-
-    def _sprung(self, name: str) -> Trap | None:
-        trap = self._trap
-        if trap is None or trap.request != name:
-            return None
-        trap.skip -= 1
-        if trap.skip >= 0:
-            return None
-        self._trap = None
-        return trap
 
     # --- what must never happen ---------------------------------------------------------------------------------------
 
@@ -172,7 +118,7 @@ class StandIn:
         self.record.append({"at": time.time(), "what": "violation", "sentence": sentence})
 
     def _alive(self) -> list[Job]:
-        return [job for job in [*self._jobs.values(), *self._orphans] if job.gang is not None and not job.over]
+        return [job for job in [*self._jobs.values(), *self._orphans] if not job.over]
 
     def _check_start(self, gang: Gang) -> None:
         """Called when a gang is about to start its processes."""
@@ -184,7 +130,7 @@ class StandIn:
         if later > gang.attempt:
             self._violated(f"attempt {gang.attempt} of {gang.run} was started after attempt {later}")
         for job in self._alive():
-            if job.gang is not gang and job.gang is not None and job.gang.run == gang.run and job.gang.nodes:
+            if job.gang is not gang and job.gang.run == gang.run and job.gang.nodes:
                 self._violated(
                     f"attempt {gang.attempt} of {gang.run} was started while attempt {job.gang.attempt} was alive"
                 )
@@ -282,7 +228,7 @@ class StandIn:
     def _sweep(self, gang: Gang) -> None:
         """A driver first ends what earlier attempts left; those of whom Ray has the job are not its to end."""
         for job in list(self._orphans):
-            if job.gang is not None and job.gang.run == gang.run:
+            if job.gang.run == gang.run and not job.over:
                 self._note("swept", job.gang)
                 self._orphans.remove(job)
                 job.gang.nodes = []
@@ -339,7 +285,6 @@ class StandIn:
             return web.Response(text="Job does not exist", status=404)
         if job.over:
             return web.json_response({"stopped": False})
-        assert job.gang is not None
         if not job.stop_asked:
             # Ray asks once, and kills when the time that the job names is over.
             wait = float(job.body["runtime_env"]["env_vars"].get("RAY_JOB_STOP_WAIT_TIME_S", 3))
@@ -376,14 +321,6 @@ class StandIn:
         }
         return web.json_response(body)
 
-    async def _set_trap(self, request: web.Request) -> web.Response:
-        self._trap = Trap(**await request.json())
-        return web.json_response({})
-
-    async def _set_mischief(self, request: web.Request) -> web.Response:
-        self._mischief = Mischief(**await request.json())
-        return web.json_response({})
-
     async def _restart_head(self, request: web.Request) -> web.Response:
         """Forget all jobs and all code. ``linger``: their gangs live on until a sweep finds them, or for a while."""
         asked = await request.json()
@@ -398,24 +335,12 @@ class StandIn:
             else:
                 job.task.cancel()
         self._jobs.clear()
-        self._down = True
+        self._trouble.down = True
         asyncio.get_running_loop().call_later(asked["down_seconds"], self._up)
         return web.json_response({})
 
     def _up(self) -> None:
-        self._down = False
-
-
-def _cut(request: web.Request) -> web.Response:
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response(status=500)
-
-
-def _kill(trap: Trap, request: web.Request) -> web.Response:
-    with suppress(ProcessLookupError):
-        os.kill(trap.pid, signal.SIGKILL)
-    return _cut(request)
+        self._trouble.down = False
 
 
 async def _serve(seed: int) -> None:

@@ -155,8 +155,7 @@ async def test_a_damaged_journal_is_refused_with_the_way_back(crash_seed: int, h
     async with world(crash_seed) as made:
         controller = await made.start()
         assert await made.answers(controller), made.said()
-        for _ in range(20):
-            await settled(made, made.users.launch(hold=True))
+        launched = {run_of(await settled(made, made.users.launch(hold=True))).id for _ in range(20)}
         await made.end_in_order(controller)
         harm(made.store / "journal.sqlite")
         controller = await made.start()
@@ -165,3 +164,11 @@ async def test_a_damaged_journal_is_refused_with_the_way_back(crash_seed: int, h
         said = made.said()
         assert "journal.sqlite is damaged" in said
         assert "raydeck controller restore" in said
+        restoring = await made.command("restore", "--store", str(made.store))
+        assert await restoring.wait() == 0, made.said()
+        controller = await made.start()
+        assert await made.answers(controller), made.said()
+        # It left in order, so its last backup has everything.
+        assert await known(made) == launched
+        assert (await made.read("/v1/audit?limit=1&verify=1"))["broken"] == ""
+        await made.end_in_order(controller)

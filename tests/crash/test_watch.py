@@ -123,8 +123,8 @@ def _sound() -> Evidence:
         submitted_at=1.0,
         attempts=[Attempt(number=1, job_id="raydeck-lm-1-a1", state=RunState.STOPPED)],
     )
-    launch = Operation(1, ALICE, "launch", "/v1/runs", {}, "lm", Answer(201, {"runs": [{"id": "lm-1"}]}))
-    stop = Operation(2, ALICE, "stop", "/v1/runs/lm-1/stop", {}, "lm-1", Answer(200, {}))
+    launch = Operation(1, ALICE, "launch", "/v1/runs", {}, "lm", answer=Answer(201, {"runs": [{"id": "lm-1"}]}))
+    stop = Operation(2, ALICE, "stop", "/v1/runs/lm-1/stop", {}, "lm-1", answer=Answer(200, {}))
     states = [None, RunState.QUEUED, RunState.ADMITTED, RunState.STARTING, RunState.STOPPING, RunState.STOPPED]
     moves = [
         _move(before, after, float(number))

@@ -120,6 +120,10 @@ class World:
         arguments = ["--store", str(self.store), "--dashboard", self._dashboard, "--cluster", str(self._cluster_file)]
         return await self._nest.start(arguments, self._log, point)
 
+    async def command(self, *arguments: str) -> Hatched:
+        """Start ``python -m jobs.controller`` with other arguments."""
+        return await self._nest.start(arguments, self._log)
+
     async def answers(self, controller: Hatched) -> bool:
         """Wait until it does; False if it died before that."""
         deadline = time.monotonic() + START_SECONDS

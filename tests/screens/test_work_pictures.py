@@ -66,7 +66,7 @@ class TestScreens:
         assert snap_compare(app, terminal_size=size, run_before=before)
 
     def test_rollback(self, snap_compare: Any, size: tuple[int, int]) -> None:
-        before = shown("tokens/s", "saves and is stopped", "3 differences", keys=["B", "enter"])
+        before = shown("tokens/s", "saves and is stopped", "training.learning_rate", keys=["B", "enter"])
         app = FrozenApp(session(), first=lambda: RunScreen(RUNNING))
         assert snap_compare(app, terminal_size=size, run_before=before)
 

@@ -243,11 +243,16 @@ def ends_at_the_soonest(holder: Holder, now: float) -> float:
 
 
 def _ready(turn: Turn, situation: Situation, holders: Sequence[Holder]) -> bool:
-    """Whether what it waits for is there beside these holders."""
+    """Whether what it waits for is there beside these holders.
+
+    A place among all active runs is not kept for it: as a rule whoever gives it room gives that back too. Nor is one of
+    its sweep: which of a sweep's runs goes first is all the same.
+    """
+    lacks = lacking(turn.waiter, situation, holders) - {"active", "sweep"}
     quotas = turn.lacks & {"queue", "user"}
     if quotas:
-        return not quotas & lacking(turn.waiter, situation, holders)
-    return not lacking(turn.waiter, situation, holders) and has_room(turn.waiter, situation.rooms or (), holders)
+        return not quotas & lacks
+    return not lacks and has_room(turn.waiter, situation.rooms or (), holders)
 
 
 def known_start(turn: Turn, situation: Situation) -> float:

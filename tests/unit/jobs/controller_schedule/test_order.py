@@ -60,6 +60,15 @@ def named(waiting: Sequence[Waiter], rules: Scheduler) -> list[tuple[str, float]
     return [(each.run, key(each, rules)) for each in ordered(waiting, rules)]
 
 
+def _is_room(order: Sequence[tuple[str, float]], where: str, index: int) -> bool:
+    """Whether there is a number between the two neighbours."""
+    first = index - 1 if where == "before" else index
+    if where in ("first", "last") or not 0 <= first < len(order) - 1:
+        return True
+    low, high = order[first][1], order[first + 1][1]
+    return low < (low + high) / 2 < high
+
+
 @given(
     st.lists(st.tuples(st.integers(-2, 2).map(lambda level: level * 100), AGES), min_size=2, max_size=8, unique=True),
     st.lists(
@@ -81,14 +90,12 @@ def test_a_run_goes_exactly_where_it_is_put(
         if run == other:
             continue
         rest = [name for name in order if name != run]
-        try:
-            own = place(named([waiting[name] for name in rest], rules), where, other)
-        except ValueError as error:
-            index = rest.index(other)
-            near = [key(waiting[name], rules) for name in rest[max(0, index - 1) : index + 2]]
-            assert "no room left" in str(error)
-            assert min(b - a for a, b in zip(near, near[1:], strict=False)) < 1e-5
+        asked_for = named([waiting[name] for name in rest], rules)
+        if not _is_room(asked_for, where, rest.index(other)):
+            with pytest.raises(ValueError, match=f"no room left {where} {other}"):
+                place(asked_for, where, other)
             continue
+        own = place(asked_for, where, other)
         moved = waiting[run] = waits(
             run, priority=waiting[run].priority, ago=NOW - waiting[run].submitted_at, place=own
         )
