@@ -21,8 +21,7 @@ from jobs.controller.journal import Act, Journal, JournalError, JournalThread
 from jobs.controller.launch import Launcher
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES, Packages
 from jobs.controller.releases import Releases
-from jobs.controller.requests import Requests
-from jobs.controller.requests import word_for
+from jobs.controller.requests import Requests, word_for
 from jobs.controller.rollback import Rollbacks
 from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
