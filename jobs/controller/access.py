@@ -35,6 +35,11 @@ class Role(IntEnum):
         """As it stands in the cluster file and on screen."""
         return self.name.lower()
 
+    @property
+    def with_article(self) -> str:
+        """``a viewer``, ``an operator``."""
+        return f"{'an' if self.word[0] in 'ao' else 'a'} {self.word}"
+
 
 class NotAllowed(Refused):
     """This user may not do that here."""
@@ -116,6 +121,6 @@ class Access:
         if caller.role >= needed:
             return
         raise NotAllowed(
-            f"{caller.user} is a {caller.role.word} here and may not {to_do}: that takes a {needed.word}",
+            f"{caller.user} is {caller.role.with_article} here and may not {to_do}: that takes {needed.with_article}",
             "" if self._roles != Roles() else "The cluster file names no roles; give some under cluster.roles",
         )

@@ -58,9 +58,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
     A file that is gone while there are backups of it is not made anew in silence.
     """
-    if path.with_name(RESTORING_NAME).exists():
-        raise JournalError(f"a restore of the journal {path} was cut off", "Repeat it: raydeck controller restore")
     try:
+        if path.with_name(RESTORING_NAME).exists():
+            raise JournalError(f"a restore of the journal {path} was cut off", "Repeat it: raydeck controller restore")
         size = path.stat().st_size if path.exists() else 0
         _check_before(path, size)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))

@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 
-ALL = ("cold_start", "probe", "fleet_widgets", "queue")
+ALL = ("cold_start", "probe", "fleet_widgets", "queue", "queue_screen")
 
 
 def main(names: list[str]) -> int:

@@ -42,7 +42,17 @@ def test_the_app_paints_before_anything_slow_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["console.cli.main", "console.cli.reads", "console.cli.writes", "console.cli.output"]
+    "module",
+    [
+        "console.cli.main",
+        "console.cli.reads",
+        "console.cli.writes",
+        "console.cli.output",
+        "console.cli.queue",
+        "console.cli.releases",
+        "console.cli.runs",
+        "console.cli.work",
+    ],
 )
 def test_the_command_line_needs_no_screen(module: str) -> None:
     loaded = _modules_after(f"import {module}")

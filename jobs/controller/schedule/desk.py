@@ -5,7 +5,8 @@ Plan, page and explanation all ask this, so that they never disagree.
 A run that waits for room reserves: one behind it may start only where it cannot delay it. That is certain in two
 cases: on a node that keeps room for all that reserve it, or that none of them can use; and where the one ahead starts
 at a moment that the time limits of others give, and the one behind has to end by its own time limit before that.
-A run that waits for a quota keeps that quota, and no nodes: they are for those that may start.
+A run that waits for a quota keeps that quota, and no nodes: they are for those that may start. Neither a place in its
+sweep nor one of the cluster's active runs is kept for anybody: those come back with every end.
 """
 
 from __future__ import annotations

@@ -62,16 +62,26 @@ def _nothing_tells(situation: Situation, waiter: Waiter, block: Block, endless: 
     """Why the estimate ends here: what it waits for has no end that anybody knows of."""
     if block.kind in ("cordon", "suspected", "never"):
         return "nothing tells when the nodes that it needs can be used"
-    if block.kind == "queue_quota":
+    if block.kind == "after":
+        return f"nothing tells when {', '.join(block.names)} will have ended"
+    if block.kind == "order" and not endless:
+        return f"nothing tells when {block.names[0] if block.names else 'those ahead'} can start"
+    if block.kind == "queue_quota" or (block.kind == "order" and block.about == "queue"):
         who = [holder.run for holder in endless if holder.queue == waiter.queue]
-    elif block.kind == "user_quota":
+    elif block.kind == "active_runs":
+        who = [holder.run for holder in endless]
+    elif block.kind == "sweep":
+        who = [holder.run for holder in endless if holder.sweep == waiter.sweep]
+    elif block.kind in ("user_quota", "user_runs") or (block.kind == "order" and block.about in ("user", "runs")):
         who = [holder.run for holder in endless if holder.user == waiter.user]
     else:
         desk = Desk(situation)
         nodes = {desk.pool.rooms[number].node_id for number in desk.pool.usable((waiter.demand, waiter.excluded))}
         who = [holder.run for holder in endless if not nodes.isdisjoint(holder.nodes)]
-    if not who:
+    if not who and any(room.foreign.get("GPU") or room.foreign.get("CPU") for room in situation.rooms or ()):
         return "nothing tells when work that raydeck did not start gives back what it holds"
+    if not who:
+        return "nothing tells when what it waits for comes"
     names = who[0] if len(who) == 1 else f"{who[0]} and {len(who) - 1} more"
     return f"{names} {'has' if len(who) == 1 else 'have'} no time limit, and no such run has ended here yet"
 

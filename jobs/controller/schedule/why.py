@@ -89,7 +89,8 @@ def _say(desk: Desk, waiter: Waiter, block: Block) -> tuple[str, str, Sequence[s
             who = waiter.held.partition(":")[0]
             return f"it is held by {waiter.held}", f"{who} or an operator releases it", [who]
         case "after":
-            return f"it waits for {_list(block.names)} to end", f"{_list(block.names)} ends", block.names
+            ends = "ends" if len(block.names) == 1 else "end"
+            return f"it waits for {_list(block.names)} to end", f"{_list(block.names)} {ends}", block.names
         case "back_off":
             left = max(0.0, (waiter.not_before or 0.0) - situation.now)
             return f"its last attempt failed; it tries again in {span(left)}", f"{span(left)} pass", []
@@ -111,7 +112,8 @@ def _say(desk: Desk, waiter: Waiter, block: Block) -> tuple[str, str, Sequence[s
             )
         case "active_runs":
             most = limits.max_active_runs
-            return f"{count(most, 'run')} are active, the most that may be", "any of them ends", []
+            verb = "is" if most == 1 else "are"
+            return f"{count(most, 'run')} {verb} active, the most that may be", "any of them ends", []
         case "queue_quota":
             holders = [each for each in situation.holding if each.queue == waiter.queue]
             quota = queue_quota(rules, waiter.queue) or 0
@@ -121,7 +123,7 @@ def _say(desk: Desk, waiter: Waiter, block: Block) -> tuple[str, str, Sequence[s
             quota = user_quota(rules, waiter.user) or 0
             return _quota(f"user {waiter.user}", quota, desk.quotas.user[waiter.user], waiter, block, holders)
         case "order":
-            return _order(waiter, block)
+            return _order(desk, waiter, block)
         case "cordon":
             names = _list(block.names)
             return (
@@ -160,14 +162,14 @@ def _quota(
 ) -> tuple[str, str, Sequence[str]]:
     names = [each.run for each in holders if each.demand.accelerators]
     sentence = (
-        f"the quota of {whose} is {accelerators(quota)}, {held:g} are held"
+        f"the quota of {whose} is {accelerators(quota)}, {held:g} {'is' if held == 1 else 'are'} held"
         f"{f' by {_list(names)}' if names else ''}, and it asks for {waiter.demand.accelerators:g}"
     )
     change = f"{accelerators(block.short)} of {whose} come free, or its quota is raised to {quota + block.short:g}"
     return sentence, change, names
 
 
-def _order(waiter: Waiter, block: Block) -> tuple[str, str, Sequence[str]]:
+def _order(desk: Desk, waiter: Waiter, block: Block) -> tuple[str, str, Sequence[str]]:
     names = _list(block.names) or "many others"
     if block.about == "many":
         return "very many that ask for other things are ahead of it", "some of those start", block.names
@@ -176,16 +178,24 @@ def _order(waiter: Waiter, block: Block) -> tuple[str, str, Sequence[str]]:
         "queue": f"the quota of queue {waiter.queue}",
         "user": f"the quota of user {waiter.user}",
     }.get(block.about, "the room that it would take")
-    limit = (
-        "it has no time limit, so it could hold that one up"
-        if waiter.limit_seconds is None
-        else f"with its limit of {span(waiter.limit_seconds)} it could hold that one up"
-    )
+    limit = _why_not_past(desk, waiter, block)
     if len(block.names) > 1:
         limit = limit.replace("that one", "those")
     waits = "waits" if len(block.names) == 1 else "wait"
     starts = "starts" if len(block.names) == 1 else "start"
-    return f"{names} {_is(block.names)} ahead and {waits} for {what}; {limit}", f"{names} {starts}", block.names
+    told = f"{names} {_is(block.names)} ahead and {waits} for {what}"
+    return f"{told}; {limit}" if limit else told, f"{names} {starts}", block.names
+
+
+def _why_not_past(desk: Desk, waiter: Waiter, block: Block) -> str:
+    """Why it does not pass those ahead; empty where nothing could let it."""
+    if block.about == "runs":
+        return ""
+    if not desk.situation.rules.backfill:
+        return "none passes another here: backfill is off"
+    if waiter.limit_seconds is None:
+        return "it has no time limit, so it could hold that one up"
+    return f"with its limit of {span(waiter.limit_seconds)} it could hold that one up"
 
 
 def _resources(desk: Desk, waiter: Waiter) -> tuple[str, str, Sequence[str]]:

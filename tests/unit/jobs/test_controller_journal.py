@@ -429,7 +429,7 @@ def test_a_folder_that_may_not_be_written_is_refused_in_words(tmp_path: Path) ->
     )
     tmp_path.chmod(0o555)
     (tmp_path / "journal.sqlite").chmod(0o444)
-    for parent in tmp_path.parents[:2]:
+    for parent in tmp_path.parents[:3]:
         parent.chmod(parent.stat().st_mode | 0o055)
     try:
         done = subprocess.run(
