@@ -285,6 +285,8 @@ class Run(_Value):
     """Nodes by name, and how often one was suspected; from the second time on the run is kept off it."""
     sweep: str = ""
     """The sweep that it is one point of."""
+    sweep_goal: str = ""
+    """``minimize`` or ``maximize``: what makes one of its runs better than another."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """That point: path below ``training`` to value."""
     rollback: str = ""

@@ -16,7 +16,7 @@ from console.render.documents import (
     run_document,
     sweep_document,
 )
-from console.render.sweep import POINT_COLUMNS, PointRow, best_of, sweep_lines
+from console.render.sweep import POINT_COLUMNS, PointRow, best_of, goal_of, sweep_lines
 from console.render.work import JOB_COLUMNS, JobRow
 from console.settings import Context
 from console.state.work import Job
@@ -104,7 +104,7 @@ async def checkpoints(context: Context, run: str, as_json: bool) -> int:
     return output.DONE
 
 
-async def sweep(context: Context, identity: str, goal: str, as_json: bool, watch: bool) -> int:
+async def sweep(context: Context, identity: str, as_json: bool, watch: bool) -> int:
     """A sweep: how many points stand where, which is the best, and each of them."""
     async with controlled(context) as (session, client):
 
@@ -112,6 +112,7 @@ async def sweep(context: Context, identity: str, goal: str, as_json: bool, watch
             found = sorted(await client.runs(SWEEP_AT_MOST, identity), key=lambda run: (run.submitted_at, run.id))
             if not found:
                 raise Refused(f"there is no sweep {identity}", "`raydeck runs --json` has the sweep of each run")
+            goal = goal_of(found)
             best = best_of(found, goal)
             if as_json:
                 (output.line if watch else output.document)(sweep_document(identity, found, goal, best))

@@ -74,15 +74,13 @@ def checkpoints(call: Call, as_json: bool, run: str) -> int:
 @click.command()
 @json_option
 @watch_option
-@click.option("--goal", type=click.Choice(["minimize", "maximize"]), default="minimize", show_default=True,
-              help="What makes one run better: its last loss.")  # fmt: skip
 @click.argument("identity", metavar="ID")
 @click.pass_obj
-def sweep(call: Call, as_json: bool, watch: bool, goal: str, identity: str) -> int:
+def sweep(call: Call, as_json: bool, watch: bool, identity: str) -> int:
     """A sweep in one summary: its points, their states, the best."""
     from console.cli import runs as work
 
-    return carry_out(work.sweep(call.context(), identity, goal, as_json, watch))
+    return carry_out(work.sweep(call.context(), identity, as_json, watch))
 
 
 @click.command()

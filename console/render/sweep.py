@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from console.render.cells import Cell, Column, Spans, age, glyph, safe
@@ -34,6 +34,11 @@ def loss_of(run: Run) -> float | None:
     """The last loss that it reported, if that is a number."""
     point = progress_of(run)
     return point.loss if point and point.loss is not None and math.isfinite(point.loss) else None
+
+
+def goal_of(runs: Iterable[Run]) -> str:
+    """What makes one of them better, by what its launch said."""
+    return next((run.sweep_goal for run in runs if run.sweep_goal), "minimize")
 
 
 def best_of(runs: Sequence[Run], goal: str) -> str:

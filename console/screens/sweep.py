@@ -11,7 +11,7 @@ from textual.binding import BindingType
 
 from console.render.cells import Spans
 from console.render.documents import run_document
-from console.render.sweep import POINT_COLUMNS, PointRow, best_of, sweep_lines
+from console.render.sweep import POINT_COLUMNS, PointRow, best_of, goal_of, sweep_lines
 from console.screens.base import AskingScreen, OfRuns, bindings_for
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
@@ -31,8 +31,6 @@ class SweepScreen(AskingScreen, OfRuns):
         super().__init__()
         self._sweep = sweep
         self._runs: dict[str, Run] = {}
-        self._goal = ""
-        """``minimize`` or ``maximize``; empty until the release told it."""
         self._best = ""
 
     def body(self) -> ComposeResult:
@@ -46,29 +44,28 @@ class SweepScreen(AskingScreen, OfRuns):
         return f"sweep {self._sweep}"
 
     @property
+    def _goal(self) -> str:
+        return goal_of(self._runs.values())
+
+    @property
     def _now(self) -> float:
         session = self.deck.session
         assert session is not None
         return session.head_wall()
 
     def _summary(self, width: int) -> list[Spans]:
-        return sweep_lines(self._sweep, list(self._runs.values()), self._goal or "minimize", self._now)
+        return sweep_lines(self._sweep, list(self._runs.values()), self._goal, self._now)
 
     async def ask(self, client: ControllerClient) -> None:
-        """All its runs, also those that ended long ago; once, what makes one better than another."""
+        """All its runs, also those that ended long ago."""
         runs = await client.runs(limit=POINTS, sweep=self._sweep)
         self._take(sorted(runs, key=lambda run: (run.submitted_at, run.id)))
-        if runs and not self._goal:
-            found = [row for row in await client.releases(runs[0].workflow) if row.id == runs[0].release]
-            sweep = found[0].config.get("sweep") if found else None
-            self._goal = (sweep or {}).get("goal", "minimize")
-            self._take([])
 
     def _take(self, runs: Sequence[Run]) -> None:
         before = list(self._runs)
         self._runs.update((run.id, run) for run in runs)
         table = self.query_one("#points", VirtualTable)
-        best, self._best = self._best, best_of(list(self._runs.values()), self._goal or "minimize")
+        best, self._best = self._best, best_of(list(self._runs.values()), self._goal)
         if list(self._runs) != before:
             table.set_rows(list(self._runs), lambda key: PointRow(self._runs[key], key == self._best, self._now))
         table.touch({run.id for run in runs} | {best, self._best})
@@ -108,7 +105,7 @@ class SweepScreen(AskingScreen, OfRuns):
         """The sweep as JSON: its runs, the best one named."""
         return {
             "sweep": self._sweep,
-            "goal": self._goal or None,
+            "goal": self._goal,
             "best": self._best or None,
             "runs": [{**run_document(run), "parameters": run.parameters} for run in self._runs.values()],
         }

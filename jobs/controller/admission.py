@@ -18,7 +18,7 @@ from jobs.controller.files import RunFiles
 from jobs.controller.journal import Journal, JournalThread
 from jobs.controller.record import Record, StopWanted, moved
 from jobs.controller.runs import Runs
-from jobs.controller.schedule import view, why
+from jobs.controller.schedule import estimate, view, why
 from jobs.controller.schedule.types import Demand, Holder, Room, Situation, Start, Waiter
 from jobs.controller.wishes import stop
 from jobs.errors import Refused, Unreachable
@@ -34,6 +34,8 @@ DURATIONS_SECONDS = 60.0
 """How often the past is asked how long runs take."""
 LINGER_SECONDS = 8.0
 """Ray tells late that something was given back: so long what a run of ours held is not taken for somebody else's."""
+FORESEE_SECONDS = 10.0
+"""How often it is worked out when the first of those that wait are likely to start."""
 STORAGE_SECONDS = 10.0
 """How long a run is left alone whose checkpoints could not be looked at."""
 FIRST_PAGE = 200
@@ -71,6 +73,7 @@ class Admission:
         self._durations: tuple[float, dict[str, float]] = (float("-inf"), {})
         self._held: dict[str, Holder] = {}
         self._left: dict[str, _Left] = {}
+        self._starts: tuple[float, dict[str, float]] = (float("-inf"), {})
         self._rests: dict[str, float] = {}
         self._situation: Situation | None = None
         self._page: QueueView | None = None
@@ -183,7 +186,7 @@ class Admission:
         begun = time.perf_counter()
         decided, page = view.passed(situation, 0, FIRST_PAGE)
         self.pass_seconds = time.perf_counter() - begun
-        self._page = page.model_copy(update={"pass_seconds": self.pass_seconds})
+        self._page = await self._foreseen(situation, page)
         if situation.rooms is None:
             return
         await self._withdraw(situation.rooms)
@@ -191,6 +194,18 @@ class Admission:
             await self._start(start, situation.rooms)
         for preemption in decided.preemptions:
             await self._preempt(preemption.run, preemption.for_run)
+
+    async def _foreseen(self, situation: Situation, page: QueueView) -> QueueView:
+        """The page with when each of the first is likely to start; worked out apart: it plays the queue forward."""
+        at, starts = self._starts
+        if page.waiting and self._clock() - at > FORESEE_SECONDS:
+            starts = await asyncio.to_thread(estimate.foresee, situation)
+            self._starts = (self._clock(), starts)
+        waiting = [
+            each.model_copy(update={"estimated_start": starts[each.run]}) if each.run in starts else each
+            for each in page.waiting
+        ]
+        return page.model_copy(update={"waiting": waiting, "pass_seconds": self.pass_seconds})
 
     async def _withdraw(self, rooms: Iterable[Room]) -> None:
         """An admitted run whose node went before Ray was given its job is not pinned to it for good."""
@@ -254,7 +269,7 @@ class Admission:
     async def view(self, offset: int = 0, limit: int = FIRST_PAGE) -> QueueView:
         """A page of those that wait, as it is now."""
         situation = await self.situation()
-        return view.view(situation, offset, limit).model_copy(update={"pass_seconds": self.pass_seconds})
+        return await self._foreseen(situation, view.view(situation, offset, limit))
 
     async def explain(self, run: str) -> Explanation:
         """Why it waits. Raises `NoSuch`."""

@@ -182,6 +182,7 @@ class Launcher:
                 reason=note,
                 held=held,
                 sweep=base if sweep is not None else "",
+                sweep_goal=sweep.goal if sweep is not None else "",
                 sweep_parallel=sweep.parallel if sweep is not None else None,
                 parameters=point.parameters,
             )

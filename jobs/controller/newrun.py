@@ -29,6 +29,7 @@ class NewRun:
     """What is to be known while it waits."""
     held: Held | None = None
     sweep: str = ""
+    sweep_goal: str = ""
     sweep_parallel: int | None = None
     parameters: dict[str, Any] | None = None
 
@@ -52,6 +53,7 @@ def record(workflow: Workflow, cluster: Cluster, new: NewRun) -> Record:
         held=new.held,
         max_retry=workflow.training.max_retry,
         sweep=new.sweep,
+        sweep_goal=new.sweep_goal,
         parameters=new.parameters or {},
         max_duration_seconds=workflow.max_duration,
         submitted_at=new.at,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from jobs.controller.schedule.desk import Block, Desk
 from jobs.controller.schedule.order import ordered
@@ -11,6 +12,8 @@ from jobs.controller.schedule.types import Holder, Situation, Waiter
 
 EVENTS = 60
 """So many ends are played forward."""
+FORESEEN = 20
+"""For so many of the first it is worked out all at once."""
 POSITIONS = 200
 """Behind so many nothing is said: each of them makes it less likely to be true."""
 LEAVING_SECONDS = 60.0
@@ -27,35 +30,81 @@ def estimate(waiter: Waiter, situation: Situation) -> tuple[float | None, str]:
     place = next(index for index, each in enumerate(order) if each is waiter)
     if place >= POSITIONS:
         return None, f"{place} are ahead of it, too many to tell"
-    waiting = tuple(order[: place + 1])
-    now, limits, past = situation.now, False, False
-    ends = {holder.run: end(holder, now) for holder in situation.holding}
-    holding = {holder.run: holder for holder in situation.holding}
+    course = _Course(situation, tuple(order[: place + 1]))
     for _ in range(EVENTS):
-        here = replace(situation, waiting=waiting, holding=tuple(holding.values()), now=now)
+        here = course.here()
         started, block = _started(here, waiter.run)
         if block is None:
-            return now, _basis(limits, past)
-        holding.update((holder.run, holder) for holder in started)
-        ends.update((holder.run, end(holder, now)) for holder in started)
-        gone = {holder.run for holder in started}
-        waiting = tuple(each for each in waiting if each.run not in gone)
-        back = [each.not_before for each in waiting if each.not_before is not None and each.not_before > now]
-        soonest = min([*ends.values(), *back], default=math.inf)
-        if soonest == math.inf:
-            return None, _nothing_tells(
-                here, waiter, block, [holding[run] for run, at in ends.items() if at == soonest]
-            )
-        now = max(now, soonest)
-        ended = {run for run, at in ends.items() if at <= now}
-        limits = limits or any(holding[run].expected_seconds is None for run in ended)
-        past = past or any(holding[run].expected_seconds is not None for run in ended)
-        for run in ended:
-            del holding[run], ends[run]
-        waiting = tuple(
-            replace(each, after=tuple(name for name in each.after if name not in ended)) for each in waiting
-        )
+            return course.now, _basis(course.limits, course.past)
+        course.begin(started)
+        if not course.go_on():
+            return None, _nothing_tells(here, waiter, block, list(course.holding.values()))
     return None, f"more than {EVENTS} others have to end before, too many to tell"
+
+
+def foresee(situation: Situation) -> dict[str, float]:
+    """When each of the first that wait is likely to start, as far as it can be told."""
+    if situation.rooms is None:
+        return {}
+    order = [each for each in ordered(situation.waiting, situation.rules) if not each.held]
+    course = _Course(situation, tuple(order[:FORESEEN]))
+    found: dict[str, float] = {}
+    for _ in range(FORESEEN):
+        started, _none = _started(course.here(), None)
+        found.update((holder.run, course.now) for holder in started)
+        course.begin(started)
+        if not course.waiting or not course.go_on():
+            break
+    return found
+
+
+@dataclass(slots=True)
+class _Course:
+    """What holds and waits, played forward from end to end."""
+
+    situation: Situation
+    waiting: tuple[Waiter, ...]
+    now: float = field(init=False)
+    holding: dict[str, Holder] = field(init=False)
+    ends: dict[str, float] = field(init=False)
+    limits: bool = False
+    """An end on the way came from a time limit."""
+    past: bool = False
+    """An end on the way came from how long such runs took."""
+
+    def __post_init__(self) -> None:
+        self.now = self.situation.now
+        self.holding = {holder.run: holder for holder in self.situation.holding}
+        self.ends = {holder.run: end(holder, self.now) for holder in self.situation.holding}
+
+    def here(self) -> Situation:
+        """As it is at this point."""
+        return replace(self.situation, waiting=self.waiting, holding=tuple(self.holding.values()), now=self.now)
+
+    def begin(self, started: Sequence[Holder]) -> None:
+        """These hold from now on."""
+        for holder in started:
+            self.holding[holder.run] = holder
+            self.ends[holder.run] = end(holder, self.now)
+        self.waiting = tuple(each for each in self.waiting if each.run not in self.holding)
+
+    def go_on(self) -> bool:
+        """To the next moment at which something may change; false where nothing tells of one."""
+        now = self.now
+        back = [each.not_before for each in self.waiting if each.not_before is not None and each.not_before > now]
+        soonest = min([*self.ends.values(), *back], default=math.inf)
+        if soonest == math.inf:
+            return False
+        self.now = max(now, soonest)
+        ended = {run for run, at in self.ends.items() if at <= self.now}
+        self.limits = self.limits or any(self.holding[run].expected_seconds is None for run in ended)
+        self.past = self.past or any(self.holding[run].expected_seconds is not None for run in ended)
+        for run in ended:
+            del self.holding[run], self.ends[run]
+        self.waiting = tuple(
+            replace(each, after=tuple(name for name in each.after if name not in ended)) for each in self.waiting
+        )
+        return True
 
 
 def _nothing_tells(situation: Situation, waiter: Waiter, block: Block, endless: list[Holder]) -> str:
@@ -86,7 +135,7 @@ def _nothing_tells(situation: Situation, waiter: Waiter, block: Block, endless: 
     return f"{names} {'has' if len(who) == 1 else 'have'} no time limit, and no such run has ended here yet"
 
 
-def _started(situation: Situation, run: str) -> tuple[list[Holder], Block | None]:
+def _started(situation: Situation, run: str | None) -> tuple[list[Holder], Block | None]:
     """Those that one pass lets go, as holders that run from now on; and what is in the way of ``run``, if anything."""
     desk = Desk(situation)
     started: list[Holder] = []
@@ -98,7 +147,7 @@ def _started(situation: Situation, run: str) -> tuple[list[Holder], Block | None
             started.append(desk.start(waiter, desk.choose(waiter)))
         elif desk.competes(waiter):
             desk.stay(waiter, block)
-    raise AssertionError(f"{run} does not wait")
+    return started, None
 
 
 def end(holder: Holder, now: float) -> float:

@@ -104,7 +104,9 @@ def test_a_sweep_in_one_summary(desk: Desk) -> None:
     assert (document["points"], document["best"], document["goal"]) == (3, "lm-s-002", "minimize")
     assert document["states"] == {"succeeded": 1, "running": 1, "queued": 1}
     assert [run["id"] for run in document["runs"]] == ["lm-s-001", "lm-s-002", "lm-s-003"]
-    assert desk.json("sweep", "lm-s", "--goal", "maximize")["best"] == "lm-s-001"
+    desk.give("GET", "/v1/runs", {"runs": [run.model_copy(update={"sweep_goal": "maximize"}) for run in runs]})
+    assert desk.json("sweep", "lm-s")["best"] == "lm-s-001"
+    desk.give("GET", "/v1/runs", {"runs": runs})
     code, out, _ = desk.call("sweep", "lm-s")
     assert code == 0
     assert "3 points: 1 succeeded, 1 running, 1 queued" in out
