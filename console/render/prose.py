@@ -24,12 +24,22 @@ def wrapped(text: str, width: int) -> list[str]:
             if line:
                 lines.append(line)
             while cell_len(word) > width:
-                head = fit(word, width + 1)[:-1].rstrip() or word[:1]
+                head = _head(word, width)
                 lines.append(head)
                 word = word[len(head) :]
             line = word
         lines.append(line)
     return lines
+
+
+def _head(word: str, width: int) -> str:
+    """As much of a word as fits; at least one letter."""
+    cells = 0
+    for count, letter in enumerate(word):
+        cells += cell_len(letter)
+        if cells > width:
+            return word[: max(1, count)]
+    return word
 
 
 def paragraph(text: str, width: int, *, style: str = "", lead: Spans = (), indent: int | None = None) -> list[Spans]:

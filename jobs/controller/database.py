@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobs.errors import RaydeckError
 
-BUSY_SECONDS = 5.0
+BUSY_SECONDS = 3.0
 """How long a lock of another process is waited for."""
 CHECK_SECONDS = 10.0
 """How long the check at the start may take. A file that is larger than that is taken as it is."""

@@ -44,7 +44,8 @@ class Engine:
         self._brought: set[str] = set()
         self.version = ""
         """Ray's version; empty as long as it has not said."""
-        self._session = ""
+        self.session = ""
+        """What tells this head from the one before; empty as long as it has not said."""
 
     @property
     def answers(self) -> bool:
@@ -60,9 +61,9 @@ class Engine:
         """``ok``, or since when and why not."""
         return "ok" if self.answers else f"no answer for {self.silent_seconds:.0f} s: {self._why}"
 
-    async def look(self) -> None:
-        """Ask whether it is there, if that is due."""
-        if self._clock() < self._next_look:
+    async def look(self, at_once: bool = False) -> None:
+        """Ask whether it is there, and which head it is, if that is due or wanted ``at_once``."""
+        if self._clock() < self._next_look and not at_once:
             return
         try:
             version = await self._api.version()
@@ -78,9 +79,9 @@ class Engine:
             self._silent_since = None
             self._pause = LOOK_SECONDS
             self.version = version.ray_version
-            if version.session != self._session:
+            if version.session != self.session:
                 # Another head: what was uploaded to the last one is gone.
-                self._session = version.session
+                self.session = version.session
                 self._brought.clear()
         self._next_look = self._clock() + self._pause
 

@@ -65,6 +65,8 @@ class Seen:
     """None: Ray was not asked, or did not answer."""
     job_ended_seconds: float = 0.0
     """For how long Ray has said that the job has ended."""
+    session: str = ""
+    """What tells Ray's head from the one before it; empty if it has not said."""
     ray_silent_seconds: float = 0.0
     """For how long Ray has not answered; 0 if it does."""
     status: GangStatus | None = None
@@ -155,6 +157,11 @@ def _admitted(record: Record, seen: Seen, now: float) -> Step:
         return Step(moved(failed, RunState.FAILED, sentence, now))
     if job.found:
         return Step(moved(record, RunState.STARTING, _job_detail(job), now))
+    if record.posted_at is not None and seen.session and record.posted_session not in ("", seen.session):
+        # It may have begun there, and live on for a minute: never the same attempt again.
+        state = RunState.FAILED if stop_wanted is None else RunState.STOPPED
+        sentence = "Ray's head was started anew after it had been given its job: whether it had begun is not known"
+        return Step(follow(record, Ended(state, sentence, None if stop_wanted else Failure.NODE_LOST), now))
     if stop_wanted is not None:
         sentence = f"{stop_wanted.sentence}; its job was posted and may still arrive in Ray, to be stopped there"
         return Step(moved(record, RunState.STOPPING, sentence, now, stop_wanted.user))

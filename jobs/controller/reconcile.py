@@ -192,6 +192,7 @@ class Reconciler:
         return Seen(
             job=watch.job,
             job_ended_seconds=0.0 if watch.job_ended_since is None else now - watch.job_ended_since,
+            session=self._engine.session,
             ray_silent_seconds=self._engine.silent_seconds,
             status=watch.report.status,
             status_age_seconds=now - watch.report_changed_at if watch.report.status is not None else 0.0,
@@ -249,16 +250,19 @@ class Reconciler:
     async def _submit(self, record: Record, watch: _Watch) -> None:
         """Bring the code to Ray, and the job. Written down before: from then on Ray may have it."""
         try:
+            if record.posted_at is not None:
+                # Posted before: only to the very head that was asked then may it be posted again.
+                await self._engine.look(at_once=True)
+                if self._engine.session != record.posted_session:
+                    return
             left = await self._left_by_the_one_before(record)
             if left:
                 watch.not_before = self._clock() + REST_SECONDS
                 await self._runs.change(record.id, lambda now: _waits_for(now, left, self._wall()))
                 return
             await self._engine.bring(record.package, self._packages.path(record.package))
-            posted_at = self._wall()
-            marked = await self._runs.change(
-                record.id, lambda now: now if now.stop else now.model_copy(update={"posted_at": posted_at})
-            )
+            posting = {"posted_at": self._wall(), "posted_session": self._engine.session}
+            marked = await self._runs.change(record.id, lambda now: now if now.stop else now.model_copy(update=posting))
             if marked is None or marked.stop is not None:
                 return
             await self._engine.submit(submission(marked))

@@ -60,6 +60,8 @@ class Record(_Kept):
     """The digest of the archive that goes to Ray."""
     posted_at: float | None = None
     """When its job was last posted, written before that: from then on Ray may have it. None after a clear refusal."""
+    posted_session: str = ""
+    """The session of Ray that it was posted to; another head knows nothing of it."""
     stop: StopWanted | None = None
     resume: Resume = Resume()
     """What the next attempt begins from."""

@@ -51,14 +51,19 @@ def end_here(run: str, attempt: int) -> tuple[list[int], list[int]]:
 def sweep(launch: Launch, go_on: Callable[[], None]) -> Swept:
     """End them on all of ``launch.previous_nodes`` that are alive in Ray. ``go_on`` is called while it waits.
 
+    A machine that joined anew has another id, and may have kept its processes: it is known by its name again.
+
     Ray must be connected. Raises what ``go_on`` raises.
     """
     swept = Swept()
     alive = {str(node["NodeID"]): node for node in ray.nodes() if node.get("Alive")}
+    named = {placing.name_of(node): node_id for node_id, node in alive.items()}
     asked: dict[Any, str] = {}
-    for node_id, name in launch.previous_nodes.items():
+    for node_id in dict.fromkeys(
+        node_id if node_id in alive else named.get(name, name) for node_id, name in launch.previous_nodes.items()
+    ):
         if node_id not in alive:
-            swept.gone.append(name)
+            swept.gone.append(node_id)
             continue
         pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
         task = ray.remote(end_here).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)

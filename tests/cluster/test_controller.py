@@ -24,7 +24,7 @@ from jobs.client import ControllerClient
 from jobs.errors import Refused
 from jobs.gang.processes import marked
 from jobs.load import FileMistakes
-from jobs.model import Run, RunState
+from jobs.model import Failure, Run, RunState
 from jobs.rayapi import RayApi
 from jobs.starter import Options, carry_out
 from jobs.wire import LaunchRequest, StopRequest
@@ -186,5 +186,5 @@ async def test_a_plain_ray_job_fails_in_its_own_words(desk: Desk) -> None:
     run = (await desk.client.launch(request(text)))[0]
     await desk.until(run.id, lambda run: run.state is RunState.FAILED)
     run = await desk.client.run(run.id)
-    assert run.reason.startswith("its entrypoint failed: Job entrypoint command failed with exit code 1")
-    assert "no luck today" in run.reason
+    assert run.reason.startswith("its command on head (127.0.0.1) exited 1: no luck today")
+    assert run.failure is Failure.APPLICATION

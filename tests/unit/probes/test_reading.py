@@ -80,7 +80,7 @@ def _samples(devices: int) -> st.SearchStrategy[Any]:
 
 
 _sample = st.integers(0, 4).flatmap(_samples)
-_pong = st.builds(Pong, st.text(max_size=12), st.floats(allow_nan=False))
+_pong = st.builds(Pong, st.text(max_size=12), st.floats(allow_nan=False, allow_infinity=False))
 _line = st.one_of(_facts, _sample, _pong, st.builds(Fault, st.text(max_size=20)))
 
 
