@@ -45,8 +45,14 @@ class Requests:
         if request.from_step is None and record.resume.run_directory:
             resume = record.resume
         probe = record.model_copy(update={"resume": resume})
-        found = await self._files.apart(f"{record.run.run_directory}#begin", lambda: begin(probe))
-        if request.dry_run:
+        known = not request.dry_run and await self._runs.known(run, request, "restart")
+        try:
+            found = await self._files.apart(f"{record.run.run_directory}#begin", lambda: begin(probe))
+        except Refused:
+            if not known:
+                raise
+            found = Begin(request.from_step)  # it began there long ago; the checkpoint has gone since
+        if known or request.dry_run:
             return _told(record.run, found)
 
         def wish(current: Record) -> tuple[Record, Act]:
@@ -61,6 +67,8 @@ class Requests:
     async def arrange(self, run: str, request: ArrangeRequest, caller: Caller) -> Run:
         """Change how a run waits. Raises `NoSuch`, `NotAllowed`, `Usage`, `WrongState` or `Refused`."""
         record = await self._runs.find(run)
+        if await self._runs.known(run, request, "arrange"):
+            return record.run  # whatever would be said to it today
         situation = await self._admission.situation()
         change = self._change(record, request, situation)
 

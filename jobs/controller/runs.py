@@ -96,6 +96,11 @@ class Runs:
             raise Usage(f"the request id {request} was used for something else", "Each request needs an id of its own")
         return answered
 
+    async def known(self, run: str, request: Asked, word: str) -> bool:
+        """Whether this very request was carried out before. Raises as `repeated` does."""
+        digest = request_digest(word, run, request.model_dump_json())
+        return await self.repeated(request.request_id, digest) is not None
+
     async def asked(
         self, run: str, request: Asked, caller: Caller, wish: Callable[[Record], tuple[Record, Act]], word: str
     ) -> Run:

@@ -58,8 +58,10 @@ def _arm_commits(point: KillPoint) -> None:
         _met = not point.about
 
         def execute(self, sql: str, /, *values: Any) -> sqlite3.Cursor:
-            self._met = self._met or point.about in str(values)
-            if sql.lstrip()[:6].upper() != "COMMIT" or not self._met:
+            verb = sql.lstrip()[:6].upper()
+            # What was read about it before the transaction began is not what is committed.
+            self._met = not point.about if verb == "BEGIN " else self._met or point.about in str(values)
+            if verb != "COMMIT" or not self._met:
                 return super().execute(sql, *values)
             self._met = not point.about
             return countdown.around(functools.partial(super().execute, sql, *values))

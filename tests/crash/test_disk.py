@@ -131,7 +131,7 @@ async def test_a_locked_journal_refuses_and_goes_on_when_it_is_free(crash_seed: 
         assert launch.took_effect(), launch
         await made.end(controller)
         await made.settle()
-        await made.check(allowed_errors=("locked for 5 s",))
+        await made.check(allowed_errors=("locked for 3 s",))
 
 
 def _middle(path: Path) -> None:

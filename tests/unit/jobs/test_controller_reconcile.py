@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator
 
 import pytest
 
+from jobs import checkpoint
 from jobs.controller import engine, judge, reconcile
 from jobs.controller.files import STOP_NOW_NAME
 from jobs.errors import Refused, Unreachable
@@ -326,6 +328,28 @@ async def test_an_ended_run_is_restarted_once(desk: Harness) -> None:
     with pytest.raises(Refused, match="step 33"):
         await desk.client.restart(run.id, RestartRequest(request_id="another-restart", from_step=33))
     assert len((await desk.client.run(run.id)).attempts) == 2
+
+
+async def test_a_repeated_request_has_its_answer_though_it_could_not_be_asked_anew(desk: Harness) -> None:
+    run = (await desk.client.launch(desk.request()))[0]
+    high = ArrangeRequest(request_id="put-it-high", priority="high")
+    assert (await desk.client.arrange(run.id, high)).priority == "high"
+    await desk.until(run.id, lambda run: run.state is RunState.STARTING)
+    desk.driver_says(run, "running")
+    draft = checkpoint.begin(run.run_directory, 20)
+    (draft.path / "model.pt").write_bytes(b"weights")
+    checkpoint.finish(draft, world_size=1)
+    desk.driver_ends(run, "failed", "why", "FAILED")
+    await desk.until(run.id, lambda run: run.state is RunState.FAILED)
+    asked = RestartRequest(request_id="restart-from-20", from_step=20)
+    assert (await desk.client.restart(run.id, asked)).from_step == 20
+    await desk.until(run.id, lambda run: run.state is RunState.STARTING)
+
+    shutil.rmtree(checkpoint.folder(run.run_directory, 20))
+    assert (await desk.client.restart(run.id, asked)).from_step == 20
+    await desk.client.arrange(run.id, high)
+    with pytest.raises(Refused, match="there is no checkpoint of step 20"):
+        await desk.client.restart(run.id, RestartRequest(request_id="restart-anew", from_step=20))
 
 
 async def test_runs_are_taken_up_after_a_restart() -> None:
