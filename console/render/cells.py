@@ -335,6 +335,7 @@ def sparkline(
 STATE_GLYPHS: dict[str, tuple[str, str, str]] = {
     # runs
     "queued": ("…", ".", "info"),
+    "preempted": ("«", "<", "warn"),
     "admitted": ("»", "}", "info"),
     "starting": ("▷", "^", "info"),
     "running": ("▶", ">", "busy"),

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from console.render.cells import Cell, Column, Spans, age, cell_len, fit, glyph, safe, state_cell, state_glyph
+from console.render.cells import (
+    Cell,
+    Column,
+    Spans,
+    age,
+    cell_len,
+    fit,
+    glyph,
+    safe,
+    seconds_text,
+    state_cell,
+    state_glyph,
+)
 from console.render.prose import estimate, facts, heading, moment, number, paragraph, some
 from jobs.model import RunState
 from jobs.queueview import Explanation, QueueUse, QueueView, UserUse, Waiting
@@ -100,7 +112,7 @@ def total_line(view: QueueView, width: int) -> Spans:
     if not view.backfill:
         cells.append(Cell(" · backfill off", "muted"))
     if view.pass_seconds is not None and width >= 120:
-        cells.append(Cell(f" · a pass takes {view.pass_seconds * 1000:.0f}ms", "muted"))
+        cells.append(Cell(f" · a pass takes {seconds_text(max(view.pass_seconds, 0.001))}", "muted"))
     return tuple(cells)
 
 
@@ -280,9 +292,7 @@ def _when(told: Explanation, width: int, now_wall: float) -> list[Spans]:
 
 
 def waiting_state(state: RunState, held: bool = False) -> Cell:
-    """A state's sign and word; that a run is held, or was preempted, is a state of its own to the eye."""
+    """A state's sign and word; that a run is held is a state of its own to the eye."""
     if held and state.waiting:
         return Cell(f"{glyph('○', 'o')} held", "warn")
-    if state is RunState.PREEMPTED:
-        return Cell(f"{glyph('«', '<')} preempted", "warn")
     return state_cell(state.value)

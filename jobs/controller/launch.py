@@ -41,6 +41,8 @@ _MORE_LETTERS = 4
 """Tried one longer each time that another request's run has the id already."""
 EACH_SECONDS = 0.05
 """What the storage may take for each directory of a sweep, beyond what it may take for one."""
+BETWEEN_POINTS_SECONDS = 1e-5
+"""Each point counts as queued so much later than the one before: between any two there is a place for another run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Launcher:
         releases: dict[str, Release] = {}
         records: list[Record] = []
         ids = run_ids(base, len(asked.points)) if sweep is not None else iter((base,))
-        for point in asked.points:
+        for number, point in enumerate(asked.points):
             release = freeze(
                 point.workflow,
                 code_digest=code_digest,
@@ -178,6 +180,7 @@ class Launcher:
                 queue=asked.queue,
                 priority=asked.priority,
                 at=at,
+                queued_at=at + number * BETWEEN_POINTS_SECONDS if number else None,
                 cause=f"launched by {caller.user}",
                 reason=note,
                 held=held,

@@ -23,9 +23,12 @@ class NewRun:
     queue: str
     priority: str
     at: float
+    """When it was submitted."""
     cause: str
     """Why there is this run, in words."""
     reason: str = ""
+    queued_at: float | None = None
+    """When it counts as queued, where that is another time."""
     """What is to be known while it waits."""
     held: Held | None = None
     sweep: str = ""
@@ -57,6 +60,7 @@ def record(workflow: Workflow, cluster: Cluster, new: NewRun) -> Record:
         parameters=new.parameters or {},
         max_duration_seconds=workflow.max_duration,
         submitted_at=new.at,
+        queued_at=new.queued_at,
     )
     return Record(
         run=run,

@@ -147,6 +147,10 @@ async def until(stream: AsyncIterator[Event], kind: type[Any], what: Any, second
 
 async def test_the_queue_comes_with_the_snapshot_and_when_it_changes(desk: Harness) -> None:
     held = await desk.launch(desk.request(hold=True))
+    deadline = time.monotonic() + 10.0
+    while not ((page := desk.service.admission.page) and page.waiting):
+        assert time.monotonic() < deadline, "no pass has gone through the queue"
+        await asyncio.sleep(0.01)
     stream = desk.client.events()
     snapshot = await anext(stream)
     assert isinstance(snapshot, Snapshot)

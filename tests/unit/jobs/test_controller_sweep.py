@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.controller.sweep import POINTS_AT_MOST, expand, run_ids
+from jobs.contradictions import SWEEP_POINTS_AT_MOST
+from jobs.controller.sweep import expand, run_ids
 from jobs.errors import Refused
 from jobs.load import load_workflow
 from jobs.release import freeze
@@ -56,13 +57,13 @@ def test_the_ids_follow_the_points() -> None:
     [
         ({"parameters.a": list(range(40)), "parameters.b": list(range(26))}, {}, r"1,040 points \(40 × 26\)"),
         ({"learning_rat": [0.1]}, {}, "there is no training.learning_rat"),
-        ({"parameters": [{}]}, {}, "there is no training.parameters"),
-        ({"parameters.": [1]}, {}, "there is no training.parameters."),
+        ({"parameters": [{}]}, {}, "names none of the script's parameters"),
+        ({"parameters.": [1]}, {}, "names none of the script's parameters"),
         ({"batch_size.x": [1]}, {}, "there is no training.batch_size.x"),
         ({"learning_rate": [0.1, -0.1]}, {}, r"learning_rate = -0.1 is no workflow: training.learning_rate: .*greater"),
         ({"batch_size": ["many"]}, {}, "batch_size = many is no workflow"),
-        ({"parameters.a.b": [1]}, {"parameters": {"a": 5}}, "has no mapping at a"),
-        ({"parameters.token": ["${env:TOKEN}"]}, {}, "references are resolved in env only"),
+        ({"parameters.a.b": [1]}, {"parameters": {"a": 5}}, "training.parameters.a is a value here"),
+        ({"parameters.token": ["${env:TOKEN}"]}, {}, "a value of parameters.token .*env"),
     ],
 )
 def test_what_is_no_grid_is_refused_with_the_reason(
@@ -85,7 +86,7 @@ def test_each_point_of_the_grid_is_there_once(parameters: dict[str, list[Any]]) 
         path: [float(each) for each in row] if path == "learning_rate" else row for path, row in parameters.items()
     }
     points = expand(swept(values))
-    assert len(points) == math.prod(map(len, values.values())) <= POINTS_AT_MOST
+    assert len(points) == math.prod(map(len, values.values())) <= SWEEP_POINTS_AT_MOST
     assert len({str(point.parameters) for point in points}) == len(points)
     for point in points:
         for path, value in point.parameters.items():
