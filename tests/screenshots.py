@@ -19,9 +19,12 @@ from textual.pilot import Pilot
 from console.app import RaydeckApp
 from console.demo.runner import Demo
 from console.render.work import progress_of
+from console.screens.dialogs import ConfirmDialog
 from console.screens.fleet import FleetScreen
 from console.screens.logs import LogScreen
 from console.screens.node import NodeScreen
+from console.screens.queue import QueueScreen
+from console.screens.releases import ReleasesScreen
 from console.screens.run import RunScreen
 from console.screens.work import RunsScreen
 from console.settings import Settings
@@ -85,7 +88,7 @@ async def make() -> None:
 
         await until(pilot, "the controller", lambda: app.session.work.controller.state == "ok")
         await pilot.press("S", "enter")
-        await until(pilot, "the preview", lambda: type(app.screen).__name__ == "ConfirmDialog")
+        await until(pilot, "the preview", lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         await until(pilot, "the runs", lambda: isinstance(app.screen, RunsScreen))
         await until(pilot, f"step {STEPS}", lambda: step_of(app) >= STEPS)
@@ -103,6 +106,26 @@ async def make() -> None:
         await pilot.press("enter")
         await until(pilot, "the node", lambda: isinstance(app.screen, NodeScreen))
         await shot("node")
+        await more_than_fit(app, pilot)
+        await pilot.press("3")
+        await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
+        await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
+        await shot("queue")
+        await pilot.press("4")
+        await until(pilot, "the releases", lambda: isinstance(app.screen, ReleasesScreen))
+        await shot("releases")
+
+
+async def more_than_fit(app: RaydeckApp, pilot: Pilot[Any]) -> None:
+    """Launch the sample until some have to wait."""
+    assert app.session is not None
+    work = app.session.work
+    for _ in range(3):
+        known = len(work.runs)
+        await pilot.press("S", "enter")
+        await until(pilot, "the preview", lambda: isinstance(app.screen, ConfirmDialog))
+        await pilot.press("y")
+        await until(pilot, "one more run", lambda known=known: len(work.runs) > known)
 
 
 if __name__ == "__main__":
