@@ -47,7 +47,16 @@ def _whole(descriptor: int, size: int) -> bool:
     start = max(0, size - _END.size - _COMMENT_BYTES)
     tail = os.pread(descriptor, size - start, start)
     at = tail.rfind(_END_SIGN)
-    if at < 0 or len(tail) - at < _END.size:
+    while at >= 0:  # the comment may hold the sign too
+        if _is_end(descriptor, size, start, tail, at):
+            return True
+        at = tail.rfind(_END_SIGN, 0, at + len(_END_SIGN) - 1)
+    return False
+
+
+def _is_end(descriptor: int, size: int, start: int, tail: bytes, at: int) -> bool:
+    """Whether what lies at ``at`` of the file's tail (which begins at ``start``) is its end record, and fits."""
+    if len(tail) - at < _END.size:
         return False
     end = start + at
     *_, length, offset, comment = _END.unpack_from(tail, at)

@@ -26,6 +26,8 @@ RESERVATIONS = 32
 """So many that wait for room are protected one by one; behind them only what touches none of the others may pass."""
 SHAPES = 256
 """So many different demands are looked at in one pass, the first ones first: it stays bounded, whatever is asked."""
+APART = frozenset({"hold", "after", "back_off"})
+"""In the way of a run that does not compete for what is free: nothing is kept for it."""
 MARGIN_SECONDS = 120.0
 """What a run may take beyond its time limit: to start, to save and to leave."""
 
@@ -90,6 +92,8 @@ class Desk:
     """The first of those."""
     _reserved_nodes: set[int] = field(default_factory=set[int])
     _start_of: dict[Shape, float] = field(default_factory=dict[Shape, float])
+    _back_at: dict[tuple[str, str, float], float] = field(default_factory=dict[tuple[str, str, float], float])
+    """By when so much of a quota comes back, until the next one starts."""
     _starts: list[float] | None = None
     """When those that reserve start at the latest, sorted; None until somebody asks."""
     _sums: dict[int, _Sums] = field(default_factory=dict[int, _Sums])
@@ -315,17 +319,18 @@ class Desk:
         self.quotas.take(holder)
         self._start_of.clear()
         self._starts = None
+        self._back_at.clear()
         return holder
 
     def stay(self, waiter: Waiter, block: Block) -> None:
         """It goes on waiting, and what it waits for is kept from those behind it; not while no nodes could take it."""
-        shape = (waiter.demand, waiter.excluded)
-        looked = self.pool.knows(shape) or self.pool.seen_shapes < SHAPES
-        if looked and len(self.pool.usable(shape)) < waiter.demand.nodes:
-            return
         if block.kind in ("queue_quota", "user_quota") or (block.kind == "order" and block.about in ("queue", "user")):
-            self._keep_quotas(waiter)
+            shape = (waiter.demand, waiter.excluded)
+            looked = self.pool.knows(shape) or self.pool.seen_shapes < SHAPES
+            if not looked or len(self.pool.usable(shape)) >= waiter.demand.nodes:
+                self._keep_quotas(waiter)
         elif block.kind == "resources" or (block.kind == "order" and block.about == "room"):
+            # What waits for room was found to have nodes that could take it.
             start = self._reserve(waiter)
             if self.situation.rules.limits.max_active_runs_per_user is not None:
                 self.slots.setdefault(waiter.user, []).append(waiter.run)
@@ -345,20 +350,34 @@ class Desk:
 
     def _keep_quotas(self, waiter: Waiter) -> None:
         """Each quota that it is short of, or that one ahead of it waits for."""
-        quotas, asked = self.quotas, waiter.demand.accelerators
-        for kept, name, used, most, whose in (
-            (self.queues, waiter.queue, quotas.queue[waiter.queue], quotas.queue_most(waiter.queue), "queue"),
-            (self.users, waiter.user, quotas.user[waiter.user], quotas.user_most(waiter.user), "user"),
-        ):
-            there = kept.get(name)
-            if used + asked <= most and (there is None or used + there.amount + asked <= most):
-                continue
-            each = kept.setdefault(name, Kept(waiter.run))
-            if not each.whole or used + asked > most:
-                holders = [h for h in quotas.holding if (h.queue if whose == "queue" else h.user) == name]
-                start = quotas.free_at(holders, used + asked - most) if used + asked > most else -math.inf
-                each.start = min(each.start, start if start < math.inf else -math.inf)
-            each.whole = True
+        quotas, queue, user = self.quotas, waiter.queue, waiter.user
+        self._keep_whole(self.queues, "queue", queue, waiter, quotas.queue[queue] - quotas.queue_most(queue))
+        self._keep_whole(self.users, "user", user, waiter, quotas.user[user] - quotas.user_most(user))
+
+    def _keep_whole(
+        self, kept: dict[str, Kept], whose: Literal["queue", "user"], name: str, waiter: Waiter, used: float
+    ) -> None:
+        """Keep all of a quota that is left, if the run is short of it; ``used`` is below nothing by what is left."""
+        asked = waiter.demand.accelerators
+        short, there = used + asked, kept.get(name)
+        if short <= 0 and (there is None or short + there.amount <= 0):
+            return
+        if there is None:
+            there = kept[name] = Kept(waiter.run)
+        if short > 0:
+            there.start = min(there.start, self._start_by_quota(whose, name, short))
+        elif not there.whole:
+            there.start = -math.inf
+        there.whole = True
+
+    def _start_by_quota(self, whose: Literal["queue", "user"], name: str, short: float) -> float:
+        """By when so much of a quota comes back; what cannot be told is never late enough for anybody to pass."""
+        known = self._back_at.get((whose, name, short))
+        if known is None:
+            holders = [h for h in self.quotas.holding if (h.queue if whose == "queue" else h.user) == name]
+            known = self.quotas.free_at(holders, short)
+            known = self._back_at[whose, name, short] = known if known < math.inf else -math.inf
+        return known
 
     def _reserve(self, waiter: Waiter) -> float:
         """Keep room for it; gives by when it can start, infinite where that cannot be told."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jobs.controller.schedule.desk import Block, Desk
+from jobs.controller.schedule.desk import APART, Block, Desk
 from jobs.controller.schedule.order import ordered
 from jobs.controller.schedule.preempt import victims
 from jobs.controller.schedule.types import Plan, Preemption, Situation, Start, Waiter
@@ -31,9 +31,11 @@ def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None]
         if block is None and len(starts) >= STARTS:
             break
         tell(desk, waiter, block)
-        if rooms is None or not desk.competes(waiter):
+        if rooms is None:
             continue
         if block is not None:
+            if block.kind in APART:
+                continue
             desk.stay(waiter, block)
             if len(blocked) < TRIED:
                 blocked.append((waiter, block))

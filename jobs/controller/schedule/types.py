@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from jobs.spec import Scheduler
 
@@ -18,11 +19,23 @@ class Demand:
     memory_bytes: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     """Node labels that each of them must carry, sorted."""
+    accelerators: float = field(init=False, repr=False, compare=False)
+    """In all: what quotas count."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """A pass looks demands up tens of thousands of times."""
 
-    @property
-    def accelerators(self) -> float:
-        """In all: what quotas count."""
-        return self.nodes * self.gpus
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "accelerators", self.nodes * self.gpus)
+        object.__setattr__(self, "_hash", hash((self.nodes, self.gpus, self.cpus, self.memory_bytes, self.labels)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@lru_cache(maxsize=4096)
+def interned(demand: Demand) -> Demand:
+    """One object for all equal demands: then to compare them takes a glance."""
+    return demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,9 @@ class Waiter:
     """What runs of its workflow took so far (their median)."""
     sweep: str = ""
     sweep_parallel: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "demand", interned(self.demand))
 
 
 @dataclass(frozen=True, slots=True)
