@@ -15,11 +15,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from jobs.controller.schedule.pool import Pool, Shape, large_enough
+from jobs.controller.schedule.pool import Pool, large_enough
 from jobs.controller.schedule.quotas import Quotas
-from jobs.controller.schedule.types import Holder, Situation, Waiter
+from jobs.controller.schedule.types import Holder, Shape, Situation, Waiter
 from jobs.queueview import BlockerKind
 
 RESERVATIONS = 32
@@ -32,8 +32,7 @@ MARGIN_SECONDS = 120.0
 """What a run may take beyond its time limit: to start, to save and to leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One thing in a run's way. Words are made of it only for those who read them."""
 
     kind: BlockerKind
@@ -125,12 +124,11 @@ class Desk:
         """
         if self.situation.rooms is None or not self.competes(waiter):
             return next(self.blocks(waiter), None)
-        like = (waiter.demand, waiter.queue, waiter.user, waiter.excluded, waiter.limit_seconds, waiter.sweep)
-        block = self._firsts.get(like)
+        block = self._firsts.get(waiter.alike)
         if block is None:
             block = next(self.blocks(waiter), None)
             if block is not None:
-                self._firsts[like] = block
+                self._firsts[waiter.alike] = block
         return block
 
     def blocks(self, waiter: Waiter) -> Iterator[Block]:
@@ -171,7 +169,7 @@ class Desk:
                 yield block
                 if block.kind == "resources":
                     # Also what comes free belongs to those first.
-                    names = tuple(self._in_front((waiter.demand, waiter.excluded)))
+                    names = tuple(self._in_front(waiter.shape))
                     if names:
                         yield Block("order", names, "room")
 
@@ -194,7 +192,7 @@ class Desk:
         )
 
     def _room(self, waiter: Waiter) -> Block | None:
-        shape = (waiter.demand, waiter.excluded)
+        shape = waiter.shape
         known = self._full.get(shape)
         if known is not None:
             return known
@@ -271,7 +269,7 @@ class Desk:
         known = self._start_of.get(reserved.shape)
         if known is None:
             demand = reserved.shape[0]
-            times = sorted(self.pool.free_at(number, demand) for number in reserved.nodes)
+            times = sorted(self.pool.free_at(reserved.nodes, demand))
             known = times[demand.nodes - 1] if len(times) >= demand.nodes else math.inf
             self._start_of[reserved.shape] = known
         return known
@@ -298,7 +296,7 @@ class Desk:
 
     def choose(self, waiter: Waiter) -> list[int]:
         """The nodes that it goes to; only for one that nothing blocks."""
-        free = self._harmless(waiter, self.pool.with_room((waiter.demand, waiter.excluded)))
+        free = self._harmless(waiter, self.pool.with_room(waiter.shape))
         return self.pool.best(free, waiter.demand)
 
     def start(self, waiter: Waiter, numbers: list[int]) -> Holder:
@@ -325,10 +323,7 @@ class Desk:
     def stay(self, waiter: Waiter, block: Block) -> None:
         """It goes on waiting, and what it waits for is kept from those behind it; not while no nodes could take it."""
         if block.kind in ("queue_quota", "user_quota") or (block.kind == "order" and block.about in ("queue", "user")):
-            shape = (waiter.demand, waiter.excluded)
-            looked = self.pool.knows(shape) or self.pool.seen_shapes < SHAPES
-            if not looked or len(self.pool.usable(shape)) >= waiter.demand.nodes:
-                self._keep_quotas(waiter)
+            self._keep_quotas(waiter)
         elif block.kind == "resources" or (block.kind == "order" and block.about == "room"):
             # What waits for room was found to have nodes that could take it.
             start = self._reserve(waiter)
@@ -358,17 +353,24 @@ class Desk:
         self, kept: dict[str, Kept], whose: Literal["queue", "user"], name: str, waiter: Waiter, used: float
     ) -> None:
         """Keep all of a quota that is left, if the run is short of it; ``used`` is below nothing by what is left."""
-        asked = waiter.demand.accelerators
-        short, there = used + asked, kept.get(name)
-        if short <= 0 and (there is None or short + there.amount <= 0):
+        short, there = used + waiter.demand.accelerators, kept.get(name)
+        if short > 0:
+            start = self._start_by_quota(whose, name, short)
+        elif there is None or short + there.amount <= 0:
+            return
+        else:
+            start = -math.inf
+        if (there is not None and there.whole and there.start <= start) or not self._has_nodes(waiter):
             return
         if there is None:
             there = kept[name] = Kept(waiter.run)
-        if short > 0:
-            there.start = min(there.start, self._start_by_quota(whose, name, short))
-        elif not there.whole:
-            there.start = -math.inf
         there.whole = True
+        there.start = min(there.start, start)
+
+    def _has_nodes(self, waiter: Waiter) -> bool:
+        """Whether enough nodes could take it; also where that is not looked at any more."""
+        looked = self.pool.knows(waiter.shape) or self.pool.seen_shapes < SHAPES
+        return not looked or len(self.pool.usable(waiter.shape)) >= waiter.demand.nodes
 
     def _start_by_quota(self, whose: Literal["queue", "user"], name: str, short: float) -> float:
         """By when so much of a quota comes back; what cannot be told is never late enough for anybody to pass."""
@@ -381,7 +383,7 @@ class Desk:
 
     def _reserve(self, waiter: Waiter) -> float:
         """Keep room for it; gives by when it can start, infinite where that cannot be told."""
-        shape = (waiter.demand, waiter.excluded)
+        shape = waiter.shape
         if shape in self._beyond_shapes:
             return math.inf
         if len(self.reserved) < RESERVATIONS:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from jobs.controller.schedule.types import Demand, Holder, Room
-
-Shape = tuple[Demand, tuple[str, ...]]
-"""What a run asks for, and the nodes that it is kept off."""
+from jobs.controller.schedule.types import Demand, Holder, Room, Shape
 
 _OWN = ("raydeck.io/node", "ray.io/node-id", "kubernetes.io/hostname")
 """Labels that name one node, and so are no kind."""
@@ -34,15 +31,17 @@ class Pool:
         self.holders: list[list[Holder]] = [[] for _ in rooms]
         self._usable: dict[Shape, list[int]] = {}
         self._alike: dict[tuple[object, ...], list[int]] = {}
-        """Nodes that differ in nothing but what is free: most of a cluster's nodes are of a few kinds."""
+        """Nodes that take work and differ in nothing but what is free: most of a cluster's are of a few kinds."""
         for number, room in enumerate(rooms):
+            if room.cordoned:
+                continue
             total = room.total
             kind = (
                 total.get("GPU"), total.get("CPU"), total.get("memory"),
                 frozenset(item for item in room.labels.items() if not item[0].startswith(_OWN)),
             )  # fmt: skip
             self._alike.setdefault(kind, []).append(number)
-        self._ends: dict[int, list[tuple[float, str, Holder]]] = {}
+        self._steps: dict[int, list[tuple[float, float, float, float]]] = {}
         for holder in holding:
             for node in holder.nodes:
                 number = self.index.get(node)
@@ -60,7 +59,7 @@ class Pool:
         for number in numbers:
             self._take(number, holder.demand)
             self.holders[number].append(holder)
-            self._ends.pop(number, None)
+            self._steps.pop(number, None)
 
     @property
     def seen_shapes(self) -> int:
@@ -77,18 +76,16 @@ class Pool:
         if known is None:
             demand, excluded = shape
             own = any(name.startswith(_OWN) for name, _ in demand.labels)
-            known = []
+            rooms, known = self.rooms, []
             for numbers in self._alike.values():
-                if own or large_enough(self.rooms[numbers[0]], demand):
-                    known += [number for number in numbers if self._takes(number, excluded)]
+                if own or large_enough(rooms[numbers[0]], demand):
+                    known += numbers
+            if excluded:
+                known = [number for number in known if rooms[number].name not in excluded]
             if own:
-                known = [number for number in known if large_enough(self.rooms[number], demand)]
+                known = [number for number in known if large_enough(rooms[number], demand)]
             self._usable[shape] = known
         return known
-
-    def _takes(self, number: int, excluded: tuple[str, ...]) -> bool:
-        room = self.rooms[number]
-        return not room.cordoned and room.name not in excluded
 
     def with_room(self, shape: Shape) -> list[int]:
         """Those of them that have room now."""
@@ -105,23 +102,29 @@ class Pool:
         ranked = sorted(numbers, key=lambda number: (self.gpus[number], self.cpus[number], self.rooms[number].name))
         return ranked[: demand.nodes]
 
-    def free_at(self, number: int, demand: Demand) -> float:
-        """By when this node has room, by the time limits of those on it; infinite where they have none that helps."""
+    def free_at(self, numbers: Iterable[int], demand: Demand) -> list[float]:
+        """By when each of these nodes has room, by the time limits of those on it; infinite where that never comes."""
+        gpus, cpus, memory = demand.gpus, demand.cpus, demand.memory_bytes
+        found: list[float] = []
+        for number in numbers:
+            for at, has_gpus, has_cpus, has_memory in self._steps.get(number) or self._course(number):
+                if has_gpus >= gpus and has_cpus >= cpus and has_memory >= memory:
+                    found.append(at)
+                    break
+            else:
+                found.append(math.inf)
+        return found
+
+    def _course(self, number: int) -> list[tuple[float, float, float, float]]:
+        """What this node has free from when on: now, and after each of those on it has ended."""
         gpus, cpus, memory = self.gpus[number], self.cpus[number], self.memory[number]
-        at = -math.inf
-        leaving = self._ends.get(number)
-        if leaving is None:
-            leaving = sorted((bound(holder, self.now), holder.run, holder) for holder in self.holders[number])
-            self._ends[number] = leaving
-        for end, _, holder in leaving:
-            if gpus >= demand.gpus and cpus >= demand.cpus and memory >= demand.memory_bytes:
-                return at
-            at = end
+        steps = self._steps[number] = [(-math.inf, gpus, cpus, memory)]
+        for end, _, holder in sorted((bound(holder, self.now), holder.run, holder) for holder in self.holders[number]):
             gpus += holder.demand.gpus
             cpus += holder.demand.cpus
             memory += holder.demand.memory_bytes
-        fits = gpus >= demand.gpus and cpus >= demand.cpus and memory >= demand.memory_bytes
-        return at if fits else math.inf
+            steps.append((end, gpus, cpus, memory))
+        return steps
 
 
 def bound(holder: Holder, now: float) -> float:

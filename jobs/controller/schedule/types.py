@@ -32,6 +32,10 @@ class Demand:
         return self._hash
 
 
+Shape = tuple[Demand, tuple[str, ...]]
+"""What a run asks for, and the nodes that it is kept off."""
+
+
 @lru_cache(maxsize=4096)
 def interned(demand: Demand) -> Demand:
     """One object for all equal demands: then to compare them takes a glance."""
@@ -64,9 +68,17 @@ class Waiter:
     """What runs of its workflow took so far (their median)."""
     sweep: str = ""
     sweep_parallel: int | None = None
+    shape: Shape = field(init=False, repr=False, compare=False)
+    alike: tuple[object, ...] = field(init=False, repr=False, compare=False)
+    """All that tells what stops it from what stops another."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "demand", interned(self.demand))
+        # A waiter goes through many passes: what each of them looks up is made once.
+        demand = interned(self.demand)
+        shape = (demand, self.excluded)
+        object.__setattr__(self, "demand", demand)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "alike", (shape, self.queue, self.user, self.limit_seconds, self.sweep))
 
 
 @dataclass(frozen=True, slots=True)
