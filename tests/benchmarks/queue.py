@@ -113,6 +113,9 @@ def cases() -> dict[str, Situation]:
     alike = tuple(replace(each, demand=Demand(2, 8.0, 16.0), excluded=(), limit_seconds=None) for each in full.waiting)
     return {
         "nothing can start": full,
+        "one GPU is free": replace(
+            full, holding=(replace(full.holding[0], demand=Demand(1, 3.0, 1.0)), *full.holding[1:])
+        ),
         "one sweep of all": replace(full, waiting=alike),
         "400 different demands": replace(full, waiting=_waiters(random_, 400)),
         "64 start": replace(full, holding=full.holding[::2]),

@@ -98,7 +98,7 @@ class Desk:
     _sums: dict[int, _Sums] = field(default_factory=dict[int, _Sums])
     _full: dict[Shape, Block] = field(default_factory=dict[Shape, Block])
     """What was found to have no room; it stays so for the rest of the pass."""
-    _firsts: dict[tuple[object, ...], Block] = field(default_factory=dict[tuple[object, ...], Block])
+    _firsts: dict[object, Block] = field(default_factory=dict[object, Block])
     _behind: dict[tuple[Shape, int], Block] = field(default_factory=dict[tuple[Shape, int], Block])
     """What would have room, if it did not belong to those ahead."""
     _beyond_shapes: set[Shape] = field(default_factory=set[Shape])

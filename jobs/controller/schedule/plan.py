@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from jobs.controller.schedule.desk import APART, Block, Desk
+from jobs.controller.schedule.desk import APART, SHAPES, Block, Desk
 from jobs.controller.schedule.order import ordered
 from jobs.controller.schedule.preempt import victims
 from jobs.controller.schedule.types import Plan, Preemption, Situation, Start, Waiter
@@ -17,20 +17,27 @@ TRIED = 8
 
 def schedule(situation: Situation) -> Plan:
     """One pass."""
-    return go_through(situation, lambda desk, waiter, block: None)
+    return go_through(situation, lambda desk, waiter, block: False)
 
 
-def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None], None]) -> Plan:
-    """One pass that tells of each run at its turn, with what is in its way first, before anything follows from it."""
+def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None], bool]) -> Plan:
+    """One pass that tells of each run at its turn, with what is in its way first, before anything follows from it.
+
+    It ends behind the last run that could start, once ``tell`` wants to hear of no more.
+    """
     desk = Desk(situation)
     starts: list[Start] = []
     blocked: list[tuple[Waiter, Block]] = []
-    rooms = situation.rooms
-    for waiter in ordered(situation.waiting, situation.rules):
+    rooms, preemption = situation.rooms, situation.rules.preemption
+    order = ordered(situation.waiting, situation.rules)
+    last, more = _last_hope(desk, order), True
+    for number, waiter in enumerate(order):
+        if number > last and not more and (len(blocked) >= TRIED or not preemption):
+            break
         block = desk.first(waiter)
         if block is None and len(starts) >= STARTS:
             break
-        tell(desk, waiter, block)
+        more = tell(desk, waiter, block)
         if rooms is None:
             continue
         if block is not None:
@@ -44,8 +51,21 @@ def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None]
         desk.start(waiter, numbers)
         nodes = tuple(rooms[number].node_id for number in numbers)
         starts.append(Start(waiter.run, nodes, backfilled=bool(desk.reserved)))
-    leave = situation.rules.preemption and not starts and rooms is not None
+    leave = preemption and not starts and rooms is not None
     return Plan(tuple(starts), _preemptions(situation, blocked) if leave else ())
+
+
+def _last_hope(desk: Desk, order: Sequence[Waiter]) -> int:
+    """The place of the last run that has room, whatever else is in its way; -1 if none has.
+
+    In the course of a pass room only gets less, so behind it nobody starts.
+    """
+    # By what they are, not by what they say: equal ones are one object, nearly always.
+    shapes = {id(waiter.shape): waiter.shape for waiter in order}
+    if len(shapes) > SHAPES:
+        return len(order)  # that many are not all looked at in one pass
+    roomy = {name for name, shape in shapes.items() if len(desk.pool.with_room(shape)) >= shape[0].nodes}
+    return next((n for n in range(len(order) - 1, -1, -1) if id(order[n].shape) in roomy), -1)
 
 
 def _preemptions(situation: Situation, blocked: list[tuple[Waiter, Block]]) -> tuple[Preemption, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -37,9 +38,13 @@ Shape = tuple[Demand, tuple[str, ...]]
 
 
 @lru_cache(maxsize=4096)
-def interned(demand: Demand) -> Demand:
-    """One object for all equal demands: then to compare them takes a glance."""
-    return demand
+def _shape(demand: Demand, excluded: tuple[str, ...]) -> Shape:
+    return demand, excluded
+
+
+@lru_cache(maxsize=65536)
+def _alike(shape: Shape, queue: str, user: str, limit_seconds: float | None, sweep: str) -> object:
+    return object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +74,18 @@ class Waiter:
     sweep: str = ""
     sweep_parallel: int | None = None
     shape: Shape = field(init=False, repr=False, compare=False)
-    alike: tuple[object, ...] = field(init=False, repr=False, compare=False)
-    """All that tells what stops it from what stops another."""
+    alike: object = field(init=False, repr=False, compare=False)
+    """The same one for all that are stopped by the same: a pass looks that up ten thousand times."""
 
     def __post_init__(self) -> None:
-        # A waiter goes through many passes: what each of them looks up is made once.
-        demand = interned(self.demand)
-        shape = (demand, self.excluded)
-        object.__setattr__(self, "demand", demand)
+        # What is equal is one object, made once for many passes: to find it again takes a glance.
+        shape = _shape(self.demand, self.excluded)
+        user, queue = sys.intern(self.user), sys.intern(self.queue)
+        object.__setattr__(self, "demand", shape[0])
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "alike", (shape, self.queue, self.user, self.limit_seconds, self.sweep))
+        object.__setattr__(self, "user", user)
+        object.__setattr__(self, "queue", queue)
+        object.__setattr__(self, "alike", _alike(shape, queue, user, self.limit_seconds, self.sweep))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,19 +30,19 @@ def passed(situation: Situation, offset: int, limit: int) -> tuple[Plan, QueueVi
     said: dict[object, Blocker] = {}
     place = 0
 
-    def tell(desk: Desk, waiter: Waiter, block: Block | None) -> None:
+    def tell(desk: Desk, waiter: Waiter, block: Block | None) -> bool:
         nonlocal place
         if waiter.held:
-            return
+            return True
         place += 1
         if block is None:
             # What was found for those ahead is no longer true of those behind.
             said.clear()
         if not offset < place <= offset + limit:
-            return
+            return place < offset + limit
         if block is None:
             rows.append(_row(waiter, place, "starts now", ""))
-            return
+            return True
         # Many wait for the same thing, and it takes the same words.
         same: tuple[object, ...] = (block, waiter.demand, waiter.excluded)
         if block.kind != "resources":
@@ -51,6 +51,7 @@ def passed(situation: Situation, offset: int, limit: int) -> tuple[Plan, QueueVi
         if told is None:
             told = said[same] = blocker(desk, waiter, block)
         rows.append(_row(waiter, place, told.sentence, told.kind))
+        return True
 
     plan = go_through(situation, tell)
     held = [each for each in situation.waiting if each.held]
