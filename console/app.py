@@ -22,6 +22,7 @@ from console.screens.touch import TouchingApp
 from console.settings import Context, Settings
 from console.theme import THEMES, choose_theme
 from jobs.errors import RaydeckError
+from jobs.within import within
 
 if TYPE_CHECKING:
     from console.demo.runner import Demo
@@ -93,7 +94,7 @@ class RaydeckApp(TouchingApp):
         """End everything that reads the cluster."""
         session, self.session = self.session, None
         if session is not None:
-            await asyncio.wait_for(session.close(), CLOSE_SECONDS)
+            await within(session.close(), CLOSE_SECONDS)
 
     async def action_leave(self) -> None:
         """Quit from anywhere."""

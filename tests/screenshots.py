@@ -82,6 +82,7 @@ async def make() -> None:
     async with on_a_demo(SIZE) as (app, pilot):
 
         async def shot(name: str) -> None:
+            app.clear_notifications()
             await pilot.pause(1.2)
             (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="raydeck"), encoding="utf-8")
             print(f"screenshots/{name}.svg")

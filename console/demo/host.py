@@ -18,6 +18,8 @@ from pathlib import Path
 
 import asyncssh
 
+from jobs.within import within
+
 GRACE_SECONDS = 2.0
 
 
@@ -101,7 +103,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(child.wait(), GRACE_SECONDS)
+            await within(child.wait(), GRACE_SECONDS)
             return
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from console.demo import processes
 from console.settings import Context, NodeEntry, SshOptions, demo_contexts, runtime_folder
 from jobs.errors import RaydeckError
+from jobs.within import within
 
 WORKERS = 2
 GPUS = 4
@@ -322,7 +323,7 @@ async def _main() -> int:
     # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
     keeper = Keeper(demo, Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp")))
     closed = asyncio.ensure_future(_closed(asyncio.Event()))
-    starting = asyncio.ensure_future(asyncio.wait_for(keeper.start(), START_LIMIT_SECONDS))
+    starting = asyncio.ensure_future(within(keeper.start(), START_LIMIT_SECONDS))
     code = 0
     try:
         await asyncio.wait({closed, starting}, return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from console.settings import Context, context_from_json
 from jobs.errors import Refused, Unreachable
+from jobs.within import within
 
 END_LIMIT_SECONDS = 20.0
 NEEDED = "Install it with: pip install 'raydeck[local]'"
@@ -72,7 +73,7 @@ class Demo:
         if keeper.stdin is not None:
             keeper.stdin.close()
         try:
-            await asyncio.wait_for(keeper.wait(), END_LIMIT_SECONDS)
+            await within(keeper.wait(), END_LIMIT_SECONDS)
         except asyncio.TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 keeper.kill()

@@ -112,7 +112,8 @@ def total_line(view: QueueView, width: int) -> Spans:
     if not view.backfill:
         cells.append(Cell(" · backfill off", "muted"))
     if view.pass_seconds is not None and width >= 120:
-        cells.append(Cell(f" · a pass takes {seconds_text(max(view.pass_seconds, 0.001))}", "muted"))
+        took = seconds_text(view.pass_seconds) if view.pass_seconds >= 0.001 else "under 1ms"
+        cells.append(Cell(f" · a pass takes {took}", "muted"))
     return tuple(cells)
 
 

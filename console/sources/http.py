@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge
+from jobs.within import within
 
 if TYPE_CHECKING:
     import httpx
@@ -76,7 +77,7 @@ class HttpTransport:
                 await answer.aclose()
 
         with _told():
-            return await asyncio.wait_for(whole(), timeout)
+            return await within(whole(), timeout)
 
     @asynccontextmanager
     async def stream(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from console.sources.sshlink import load_wire
 from jobs.errors import RaydeckError, Refused, Unreachable
+from jobs.within import within
 
 if TYPE_CHECKING:
     import asyncssh
@@ -164,7 +165,7 @@ class SftpFile:
         module = await load_wire()
         name = self._connection.host.name
         try:
-            return await asyncio.wait_for(request, REQUEST_SECONDS)
+            return await within(request, REQUEST_SECONDS)
         except asyncio.TimeoutError:
             raise Unreachable(f"SFTP on {name} did not answer within {REQUEST_SECONDS:.0f} s") from None
         except module.asyncssh.Error as error:

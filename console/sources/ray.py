@@ -14,6 +14,7 @@ from console.state.work import WorkStore
 from jobs.errors import RaydeckError, Refused
 from jobs.rayapi import RayApi, Unauthorised
 from jobs.raymodel import RayVersion
+from jobs.within import within
 
 PERIOD_SECONDS = 2.0
 """Ray caches its answers for 2 s: asking more often only costs."""
@@ -55,7 +56,7 @@ class RayWatcher:
             pause = min(LONGEST_SECONDS, max(PERIOD_SECONDS, took / SHARE))
             self._now.clear()
             try:
-                await asyncio.wait_for(self._now.wait(), pause)
+                await within(self._now.wait(), pause)
             except asyncio.TimeoutError:
                 continue
 

@@ -20,6 +20,7 @@ from console.sources.hostkeys import AskHostKey, HostKeyQuestion, HostKeys
 from console.sources.sshlink import Commons, Link, load_wire
 from console.sources.sshtypes import CommandEnd, Completed, Host, State, Status
 from jobs.errors import Refused, Unreachable
+from jobs.within import within
 
 if TYPE_CHECKING:
     import asyncssh
@@ -73,7 +74,7 @@ class Connection(Link):
         wire = self._require()
         try:
             opening = wire.create_session(lambda: session, shlex.join(argv), encoding=None)
-            await asyncio.wait_for(opening, CHANNEL_SECONDS)
+            await within(opening, CHANNEL_SECONDS)
         except module.asyncssh.ChannelOpenError as error:
             raise Refused(f"{self.host.name}: {module.channel_refused(error, 'session')}") from error
         except (module.asyncssh.Error, OSError) as error:
@@ -119,7 +120,7 @@ class Connection(Link):
                 if input is not None:
                     session.write(input)
                 session.write_eof()
-                end = await asyncio.wait_for(ended, timeout)
+                end = await within(ended, timeout)
             except asyncio.TimeoutError:
                 raise Unreachable(f"{argv[0]} on {self.host.name} did not end within {timeout:g} s") from None
             finally:
@@ -159,8 +160,8 @@ class Connection(Link):
         wire = self._require()
         try:
             if isinstance(target, str):
-                return await asyncio.wait_for(wire.open_unix_connection(target), CHANNEL_SECONDS)
-            return await asyncio.wait_for(wire.open_connection(*target), CHANNEL_SECONDS)
+                return await within(wire.open_unix_connection(target), CHANNEL_SECONDS)
+            return await within(wire.open_connection(*target), CHANNEL_SECONDS)
         except module.asyncssh.ChannelOpenError as error:
             name = target if isinstance(target, str) else f"{target[0]}:{target[1]}"
             raise Refused(f"{self.host.name}: {module.channel_refused(error, name)}") from error
@@ -177,7 +178,7 @@ class Connection(Link):
             if self._sftp is None:
                 wire = self._require()
                 try:
-                    self._sftp = await asyncio.wait_for(wire.start_sftp_client(), CHANNEL_SECONDS)
+                    self._sftp = await within(wire.start_sftp_client(), CHANNEL_SECONDS)
                 except asyncio.TimeoutError:
                     raise Unreachable(
                         f"SFTP on {self.host.name} did not start within {CHANNEL_SECONDS:.0f} s"

@@ -18,6 +18,7 @@ from console.sources.hostkeys import HostKeys
 from console.sources.sshconfig import UserConfig
 from console.sources.sshtypes import Failure, Host, State, Status
 from jobs.errors import Unreachable
+from jobs.within import within
 
 if TYPE_CHECKING:
     import asyncssh
@@ -157,7 +158,7 @@ class Link:
             if self.status.state is State.REFUSED or later or ended or left <= 0:
                 raise Unreachable(f"no SSH connection to {self.host.name}: {self.status.reason or 'still connecting'}")
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._up.wait(), min(0.2, left))
+                await within(self._up.wait(), min(0.2, left))
 
     async def until_up(self) -> None:
         """Wait for the connection for as long as it takes; for a task that lives as long as the node is watched."""
@@ -205,7 +206,7 @@ class Link:
         if wire is not None:
             wire.close()
             try:
-                await asyncio.wait_for(wire.wait_closed(), 1.0)
+                await within(wire.wait_closed(), 1.0)
             except asyncio.TimeoutError:
                 wire.abort()
         await self._after_loss()
@@ -244,7 +245,7 @@ class Link:
         pause = (PAUSES[-1] if failed.settled else PAUSES[min(tries, len(PAUSES) - 1)]) * random.uniform(0.75, 1.25)  # noqa: S311
         self._set(state, failed.sentence, time.monotonic() + pause)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), pause)
+            await within(self._hurry.wait(), pause)
 
     async def _open(self) -> None:
         """One try. Raises `_Failed`."""

@@ -27,6 +27,7 @@ from asyncssh.constants import (
 from console.sources.hostkeys import HostKeys, Offered
 from console.sources.sshconfig import UserConfig
 from console.sources.sshtypes import CommandEnd, Failure, Host
+from jobs.within import within
 
 ENCRYPTION = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr")
 """GCM costs a third less than the library's own first choice; the last one is for old servers without any of these."""
@@ -171,7 +172,7 @@ async def connect(
     arguments["tunnel"] = tunnel
     arguments["client_factory"] = lambda: attempt
     try:
-        return await asyncio.wait_for(_connect(arguments, attempt), CONNECT_SECONDS)
+        return await within(_connect(arguments, attempt), CONNECT_SECONDS)
     except (asyncio.TimeoutError, OSError, asyncssh.Error, ValueError) as error:
         return failure(error, attempt)
 

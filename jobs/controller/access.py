@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from jobs.errors import Refused
 from jobs.spec import Roles
+from jobs.within import within
 
 CACHED_SECONDS = 60.0
 """How long names and groups are believed; asking for them may go over the network (LDAP)."""
@@ -91,7 +92,7 @@ class Access:
         if found is not None and time.monotonic() - found[0] < CACHED_SECONDS:
             return found[1]
         try:
-            name, groups = await asyncio.wait_for(asyncio.to_thread(_names, uid), LOOKUP_SECONDS)
+            name, groups = await within(asyncio.to_thread(_names, uid), LOOKUP_SECONDS)
         except asyncio.TimeoutError:
             return Caller(uid, f"uid {uid}", self.role(uid, f"uid {uid}", frozenset()))
         caller = Caller(uid, name, self.role(uid, name, groups), groups)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from jobs.model import Run
 from jobs.queueview import QueueView
 from jobs.wire import Heartbeat, QueueChanged, RunChanged
+from jobs.within import within
 
 HEARTBEAT_SECONDS = 1.5
 LISTENERS_AT_MOST = 64
@@ -65,7 +66,7 @@ class Listener:
         """What changed since the last round; nothing after `HEARTBEAT_SECONDS` without a change."""
         while not self._closed:
             try:
-                await asyncio.wait_for(self._wake.wait(), HEARTBEAT_SECONDS)
+                await within(self._wake.wait(), HEARTBEAT_SECONDS)
             except asyncio.TimeoutError:
                 yield Changes([])
                 continue

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from jobs.errors import Unreachable
 from jobs.model import GangStatus, Outcome, Progress
+from jobs.within import within
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -59,7 +60,7 @@ class RunFiles:
             raise Unreachable("the storage of other runs does not answer, and holds all readers")
         future = self._threads.submit(work)
         try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), limit)
+            return await within(asyncio.shield(asyncio.wrap_future(future)), limit)
         except asyncio.TimeoutError:
             if not future.cancel():  # it has begun, and a thread in the kernel cannot be called back
                 self._stuck[key] = future

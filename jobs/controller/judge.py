@@ -157,7 +157,7 @@ def _admitted(record: Record, seen: Seen, now: float) -> Step:
         return Step(moved(failed, RunState.FAILED, sentence, now))
     if job.found:
         return Step(moved(record, RunState.STARTING, _job_detail(job), now))
-    if record.posted_at is not None and seen.session and record.posted_session not in ("", seen.session):
+    if record.posted_at is not None and seen.session and record.posted_session != seen.session:
         # It may have begun there, and live on for a minute: never the same attempt again.
         state = RunState.FAILED if stop_wanted is None else RunState.STOPPED
         sentence = "Ray's head was started anew after it had been given its job: whether it had begun is not known"

@@ -27,9 +27,9 @@ class NewRun:
     cause: str
     """Why there is this run, in words."""
     reason: str = ""
+    """What is to be known while it waits."""
     queued_at: float | None = None
     """When it counts as queued, where that is another time."""
-    """What is to be known while it waits."""
     held: Held | None = None
     sweep: str = ""
     sweep_goal: str = ""

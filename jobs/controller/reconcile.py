@@ -23,6 +23,7 @@ from jobs.controller.runs import Runs
 from jobs.controller.submission import submission
 from jobs.errors import RaydeckError, Refused, Unreachable
 from jobs.model import WAITING, Failure, RunState
+from jobs.within import within
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Reconciler:
                 busy = any(record.run.state in _ON_THE_WAY or record.stop for record in self._runs.active())
                 with contextlib.suppress(asyncio.TimeoutError):
                     wait = BUSY_TICK_SECONDS if busy and self._engine.answers else TICK_SECONDS
-                    await asyncio.wait_for(self._runs.changed.wait(), wait)
+                    await within(self._runs.changed.wait(), wait)
         finally:
             for task in self._tending.values():
                 task.cancel()
@@ -250,11 +251,10 @@ class Reconciler:
     async def _submit(self, record: Record, watch: _Watch) -> None:
         """Bring the code to Ray, and the job. Written down before: from then on Ray may have it."""
         try:
-            if record.posted_at is not None:
-                # Posted before: only to the very head that was asked then may it be posted again.
+            if record.posted_at is not None or not self._engine.session:
                 await self._engine.look(at_once=True)
-                if self._engine.session != record.posted_session:
-                    return
+            if record.posted_at is not None and self._engine.session != record.posted_session:
+                return  # only to the very head that was asked then may it be posted again: what it is now, is judged
             left = await self._left_by_the_one_before(record)
             if left:
                 watch.not_before = self._clock() + REST_SECONDS

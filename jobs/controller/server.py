@@ -39,6 +39,7 @@ from jobs.wire import (
     StopRequest,
     UndoRequest,
 )
+from jobs.within import within
 
 log = logging.getLogger(__name__)
 
@@ -284,7 +285,7 @@ class _Routes:
 
 
 async def _send(response: web.StreamResponse, body: bytes) -> None:
-    await asyncio.wait_for(response.write(body), LISTENER_SECONDS)
+    await within(response.write(body), LISTENER_SECONDS)
 
 
 def _status(error: RaydeckError) -> int:

@@ -59,12 +59,14 @@ def sweep(launch: Launch, go_on: Callable[[], None]) -> Swept:
     alive = {str(node["NodeID"]): node for node in ray.nodes() if node.get("Alive")}
     named = {placing.name_of(node): node_id for node_id, node in alive.items()}
     asked: dict[Any, str] = {}
-    for node_id in dict.fromkeys(
-        node_id if node_id in alive else named.get(name, name) for node_id, name in launch.previous_nodes.items()
-    ):
-        if node_id not in alive:
-            swept.gone.append(node_id)
-            continue
+    there: dict[str, None] = {}
+    for before, name in launch.previous_nodes.items():
+        now = before if before in alive else named.get(name)
+        if now is None:
+            swept.gone.append(name)
+        else:
+            there[now] = None
+    for node_id in there:
         pinned = NodeAffinitySchedulingStrategy(node_id, soft=False)
         task = ray.remote(end_here).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned)
         asked[task.remote(launch.run, launch.attempt)] = placing.name_of(alive[node_id])

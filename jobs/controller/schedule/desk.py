@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from jobs.controller.schedule.keeping import Keeping, Kept
 from jobs.controller.schedule.pool import Pool, large_enough
 from jobs.controller.schedule.quotas import Quotas
 from jobs.controller.schedule.types import Holder, Shape, Situation, Waiter
@@ -54,20 +55,6 @@ class Reserved:
     """All that it could use."""
 
 
-@dataclass(slots=True)
-class Kept:
-    """What those ahead keep of a quota."""
-
-    run: str
-    """The first of them."""
-    amount: float = 0.0
-    """What those take that have the quota, and wait for room."""
-    whole: bool = False
-    """One of them waits for the quota itself: all of the rest is kept."""
-    start: float = math.inf
-    """By when the first of them gets what it waits for, by the time limits of others; infinite if those do not tell."""
-
-
 _Sums = tuple[list[float], list[float], list[float]]
 
 
@@ -79,8 +66,8 @@ class Desk:
     pool: Pool = field(init=False)
     quotas: Quotas = field(init=False)
     reserved: list[Reserved] = field(default_factory=list[Reserved])
-    queues: dict[str, Kept] = field(default_factory=dict[str, Kept])
-    users: dict[str, Kept] = field(default_factory=dict[str, Kept])
+    queues: Keeping = field(init=False)
+    users: Keeping = field(init=False)
     slots: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The runs of each user that wait for room: each will be an active one. Kept where users have a limit of those."""
     limits: bool = field(init=False)
@@ -91,8 +78,6 @@ class Desk:
     """The first of those."""
     _reserved_nodes: set[int] = field(default_factory=set[int])
     _start_of: dict[Shape, float] = field(default_factory=dict[Shape, float])
-    _back_at: dict[tuple[str, str, float], float] = field(default_factory=dict[tuple[str, str, float], float])
-    """By when so much of a quota comes back, until the next one starts."""
     _starts: list[float] | None = None
     """When those that reserve start at the latest, sorted; None until somebody asks."""
     _sums: dict[int, _Sums] = field(default_factory=dict[int, _Sums])
@@ -107,6 +92,7 @@ class Desk:
         situation = self.situation
         self.pool = Pool(situation.rooms or (), situation.holding, situation.now)
         self.quotas = Quotas(situation.rules, situation.holding, situation.now)
+        self.queues, self.users = Keeping(self.quotas, "queue"), Keeping(self.quotas, "user")
         self.limits = any(waiter.limit_seconds is not None for waiter in situation.waiting)
 
     # --- what is in the way -------------------------------------------------------------------------------------------
@@ -154,11 +140,11 @@ class Desk:
         accelerators = waiter.demand.accelerators
         if accelerators > 0:
             most, used = quotas.queue_most(waiter.queue), quotas.queue[waiter.queue]
-            block = self._quota(waiter, "queue", most, used, self.queues.get(waiter.queue))
+            block = self._quota(waiter, "queue", most, used, self.queues.kept.get(waiter.queue))
             if block is not None:
                 yield block
             most, used = quotas.user_most(user), quotas.user[user]
-            block = self._quota(waiter, "user", most, used, self.users.get(user))
+            block = self._quota(waiter, "user", most, used, self.users.kept.get(user))
             if block is not None:
                 yield block
         if quotas.active >= limits.max_active_runs:
@@ -317,69 +303,28 @@ class Desk:
         self.quotas.take(holder)
         self._start_of.clear()
         self._starts = None
-        self._back_at.clear()
+        self.queues.started()
+        self.users.started()
         return holder
 
     def stay(self, waiter: Waiter, block: Block) -> None:
         """It goes on waiting, and what it waits for is kept from those behind it; not while no nodes could take it."""
         if block.kind in ("queue_quota", "user_quota") or (block.kind == "order" and block.about in ("queue", "user")):
-            self._keep_quotas(waiter)
+            if self._has_nodes(waiter):
+                self.queues.whole(waiter.queue, waiter)
+                self.users.whole(waiter.user, waiter)
         elif block.kind == "resources" or (block.kind == "order" and block.about == "room"):
             # What waits for room was found to have nodes that could take it.
             start = self._reserve(waiter)
             if self.situation.rules.limits.max_active_runs_per_user is not None:
                 self.slots.setdefault(waiter.user, []).append(waiter.run)
-            # What cannot be told is never late enough for anybody to pass.
-            start = start if start < math.inf else -math.inf
-            if self.quotas.queue_most(waiter.queue) < math.inf:
-                self._keep(self.queues, waiter.queue, waiter, start)
-            if self.quotas.user_most(waiter.user) < math.inf:
-                self._keep(self.users, waiter.user, waiter, start)
-
-    def _keep(self, kept: dict[str, Kept], name: str, waiter: Waiter, start: float) -> None:
-        each = kept.get(name)
-        if each is None:
-            each = kept[name] = Kept(waiter.run)
-        each.amount += waiter.demand.accelerators
-        each.start = min(each.start, start)
-
-    def _keep_quotas(self, waiter: Waiter) -> None:
-        """Each quota that it is short of, or that one ahead of it waits for."""
-        quotas, queue, user = self.quotas, waiter.queue, waiter.user
-        self._keep_whole(self.queues, "queue", queue, waiter, quotas.queue[queue] - quotas.queue_most(queue))
-        self._keep_whole(self.users, "user", user, waiter, quotas.user[user] - quotas.user_most(user))
-
-    def _keep_whole(
-        self, kept: dict[str, Kept], whose: Literal["queue", "user"], name: str, waiter: Waiter, used: float
-    ) -> None:
-        """Keep all of a quota that is left, if the run is short of it; ``used`` is below nothing by what is left."""
-        short, there = used + waiter.demand.accelerators, kept.get(name)
-        if short > 0:
-            start = self._start_by_quota(whose, name, short)
-        elif there is None or short + there.amount <= 0:
-            return
-        else:
-            start = -math.inf
-        if (there is not None and there.whole and there.start <= start) or not self._has_nodes(waiter):
-            return
-        if there is None:
-            there = kept[name] = Kept(waiter.run)
-        there.whole = True
-        there.start = min(there.start, start)
+            self.queues.part(waiter.queue, waiter, start)
+            self.users.part(waiter.user, waiter, start)
 
     def _has_nodes(self, waiter: Waiter) -> bool:
         """Whether enough nodes could take it; also where that is not looked at any more."""
         looked = self.pool.knows(waiter.shape) or self.pool.seen_shapes < SHAPES
         return not looked or len(self.pool.usable(waiter.shape)) >= waiter.demand.nodes
-
-    def _start_by_quota(self, whose: Literal["queue", "user"], name: str, short: float) -> float:
-        """By when so much of a quota comes back; what cannot be told is never late enough for anybody to pass."""
-        known = self._back_at.get((whose, name, short))
-        if known is None:
-            holders = [h for h in self.quotas.holding if (h.queue if whose == "queue" else h.user) == name]
-            known = self.quotas.free_at(holders, short)
-            known = self._back_at[whose, name, short] = known if known < math.inf else -math.inf
-        return known
 
     def _reserve(self, waiter: Waiter) -> float:
         """Keep room for it; gives by when it can start, infinite where that cannot be told."""

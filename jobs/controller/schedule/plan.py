@@ -56,16 +56,21 @@ def go_through(situation: Situation, tell: Callable[[Desk, Waiter, Block | None]
 
 
 def _last_hope(desk: Desk, order: Sequence[Waiter]) -> int:
-    """The place of the last run that has room, whatever else is in its way; -1 if none has.
+    """The place of the last run that has room and the quotas, whatever else is in its way; -1 if none has.
 
-    In the course of a pass room only gets less, so behind it nobody starts.
+    In the course of a pass both only get less, so behind it nobody starts.
     """
-    # By what they are, not by what they say: equal ones are one object, nearly always.
-    shapes = {id(waiter.shape): waiter.shape for waiter in order}
+    shapes = {waiter.shape for waiter in order}
     if len(shapes) > SHAPES:
         return len(order)  # that many are not all looked at in one pass
-    roomy = {name for name, shape in shapes.items() if len(desk.pool.with_room(shape)) >= shape[0].nodes}
-    return next((n for n in range(len(order) - 1, -1, -1) if id(order[n].shape) in roomy), -1)
+    roomy = {shape for shape in shapes if len(desk.pool.with_room(shape)) >= shape[0].nodes}
+    if not roomy:
+        return -1
+    for number in range(len(order) - 1, -1, -1):
+        waiter = order[number]
+        if waiter.shape in roomy and desk.competes(waiter) and desk.quotas.allow(waiter):
+            return number
+    return -1
 
 
 def _preemptions(situation: Situation, blocked: list[tuple[Waiter, Block]]) -> tuple[Preemption, ...]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from jobs.controller.schedule.pool import bound
-from jobs.controller.schedule.types import Holder
+from jobs.controller.schedule.types import Holder, Waiter
 from jobs.spec import Scheduler
 
 
@@ -52,6 +52,14 @@ class Quotas:
         """A run that was let go counts from now on."""
         self.holding.append(holder)
         self._add(holder)
+
+    def allow(self, waiter: Waiter) -> bool:
+        """Whether its queue and its user may hold that much more."""
+        asked = waiter.demand.accelerators
+        return (
+            self.queue[waiter.queue] + asked <= self.queue_most(waiter.queue)
+            and self.user[waiter.user] + asked <= self.user_most(waiter.user)
+        ) or not asked
 
     def queue_most(self, queue: str) -> float:
         """The queue's quota, infinite without one."""
