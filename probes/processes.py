@@ -123,12 +123,15 @@ def start_time(proc: str, pid: int) -> int | None:
 
 
 def stat_fields(proc: str, pid: int) -> tuple[int, int] | None:
-    """The parent's pid and the start time in clock ticks; None if the process is not there."""
+    """The parent's pid and the start time in clock ticks; None if the process is not there, or has ended.
+
+    One that ended and that nobody has collected (a zombie) is still listed, and holds nothing any more.
+    """
     text = _read(os.path.join(proc, str(pid), "stat"), 4096)
     # The command's name stands in brackets and may itself hold brackets and spaces: count from the last one.
     fields = text[text.rfind(b")") + 2 :].split()
     try:
-        return int(fields[1]), int(fields[19])
+        return None if fields[0] in (b"Z", b"X") else (int(fields[1]), int(fields[19]))
     except (IndexError, ValueError):
         return None
 

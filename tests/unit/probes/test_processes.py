@@ -102,6 +102,15 @@ def test_names_with_brackets_do_not_shift_the_fields(tmp_path: Path) -> None:
     assert stat_fields(str(tmp_path), 50) == (1, 1234)
 
 
+def test_one_that_ended_and_was_not_collected_is_gone() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    assert stat_fields("/proc", process.pid) is not None
+    process.kill()
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] == "Z")
+    assert stat_fields("/proc", process.pid) is None
+    process.wait()
+
+
 @few
 @given(st.binary(max_size=300))
 def test_anything_may_stand_in_proc(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
