@@ -24,7 +24,6 @@ from console.screens.fleet import FleetScreen
 from console.screens.logs import LogScreen
 from console.screens.node import NodeScreen
 from console.screens.queue import QueueScreen
-from console.screens.releases import ReleasesScreen
 from console.screens.run import RunScreen
 from console.screens.work import RunsScreen
 from console.settings import Settings
@@ -112,9 +111,6 @@ async def make() -> None:
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
-        await pilot.press("4")
-        await until(pilot, "the releases", lambda: isinstance(app.screen, ReleasesScreen))
-        await shot("releases")
 
 
 async def more_than_fit(app: RaydeckApp, pilot: Pilot[Any]) -> None:
