@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.model import Move, Progress, Run
+from jobs.nodeview import Drain, NodesView
 from jobs.queueview import Explanation, QueueView
 from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge, Transport
 from jobs.wire import (
@@ -21,15 +22,24 @@ from jobs.wire import (
     AuditEntry,
     CheckpointRow,
     ControllerStatus,
+    CordonRequest,
+    DecideRequest,
+    DrainRequest,
     Event,
     LaunchRequest,
     Mistake,
+    NodesReply,
+    Permit,
+    PermitDone,
+    PermitRequest,
     ReleaseRow,
     Restarted,
     RestartRequest,
+    RetireRequest,
     Rollback,
     RollbackRequest,
     StopRequest,
+    UncordonRequest,
     UndoRequest,
 )
 
@@ -73,6 +83,10 @@ class _Releases(_Lenient):
 
 class _Rollbacks(_Lenient):
     rollbacks: list[Rollback]
+
+
+class _Drains(_Lenient):
+    drains: list[Drain]
 
 
 class _Entries(_Lenient):
@@ -198,6 +212,42 @@ class ControllerClient:
         """Takes a rollback back; a dry run tells what that would do."""
         path = f"/v1/rollbacks/{quote(rollback_id, safe='')}/undo"
         return self._as(Rollback, await self._ask(path, request, STORAGE_SECONDS))
+
+    async def nodes(self) -> NodesView:
+        """The nodes that are held, the drains, and what an operator should know of them."""
+        return self._as(NodesView, await self._answer("GET", "/v1/nodes"))
+
+    async def drains(self, limit: int = 50) -> list[Drain]:
+        """The newest drains, newest first, also those that ended."""
+        return self._as(_Drains, await self._answer("GET", "/v1/drains", params={"limit": str(limit)})).drains
+
+    async def cordon(self, request: CordonRequest) -> NodesReply:
+        """Keeps new work off nodes; a dry run tells what that would do."""
+        return self._as(NodesReply, await self._ask("/v1/nodes/cordon", request, STORAGE_SECONDS))
+
+    async def uncordon(self, request: UncordonRequest) -> NodesReply:
+        """Takes holds back; a dry run tells what that would do."""
+        return self._as(NodesReply, await self._ask("/v1/nodes/uncordon", request, STORAGE_SECONDS))
+
+    async def drain(self, request: DrainRequest) -> NodesReply:
+        """Cordons nodes and moves the work off them, in the background; a dry run tells what that would do."""
+        return self._as(NodesReply, await self._ask("/v1/nodes/drain", request, STORAGE_SECONDS))
+
+    async def decide(self, drain: str, request: DecideRequest) -> Drain:
+        """Stops a drain, or chooses what follows its deadline."""
+        return self._as(Drain, await self._ask(f"/v1/drains/{quote(drain, safe='')}/decide", request))
+
+    async def retire(self, request: RetireRequest) -> NodesReply:
+        """Takes drained nodes out of Ray; a dry run tells what that would do."""
+        return self._as(NodesReply, await self._ask("/v1/nodes/retire", request, STORAGE_SECONDS))
+
+    async def permit(self, request: PermitRequest) -> Permit:
+        """Asks whether something may be done to a node over SSH; that is in the audit before it is done."""
+        return self._as(Permit, await self._ask("/v1/nodes/permit", request))
+
+    async def permit_done(self, permit: str, done: PermitDone) -> Permit:
+        """Tells what came of it."""
+        return self._as(Permit, await self._ask(f"/v1/permits/{quote(permit, safe='')}/done", done))
 
     async def events(self) -> AsyncIterator[Event]:
         """What is true, and then each change, for as long as it is read.

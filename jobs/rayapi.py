@@ -13,11 +13,11 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jobs import raymodel
 from jobs.errors import Refused, Unreachable, Usage
-from jobs.raymodel import PlacementGroup, RayJob, RayNode, RayVersion, one_line
+from jobs.raymodel import PlacementGroup, RayJob, Raylet, RayNode, RayVersion, one_line
 from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge, Transport
 
 PAGE_LIMIT = 10_000
@@ -107,6 +107,11 @@ class RayApi:
     async def nodes(self, limit: int = PAGE_LIMIT) -> list[RayNode]:
         """Every node that Ray remembers, dead ones too, by id."""
         return [raymodel.node(row) for row in await self._state("nodes", limit)]
+
+    async def raylet(self, node_id: str) -> Raylet | None:
+        """Where a node's raylet listens, and its files are; None if Ray does not say (yet)."""
+        raw = raymodel.mapping(await self._json("GET", f"/nodes/{quote(node_id, safe='')}"))
+        return raymodel.raylet(raymodel.mapping(raymodel.mapping(raw.get("data")).get("detail")))
 
     async def node_usage(self) -> raymodel.Usage:
         """What is held on each living node, by its id.
@@ -225,10 +230,17 @@ class RayApi:
         path = f"/api/packages/gcs/{quote(name, safe='')}"
         self._fine(await self._answer("PUT", path, content=content, timeout=UPLOAD_SECONDS))
 
-    async def _state(self, what: str, limit: int) -> list[dict[str, Any]]:
-        """Rows of the state API."""
-        params = {"limit": str(max(1, min(limit, PAGE_LIMIT))), "detail": "true"}
-        raw = raymodel.mapping(await self._json("GET", f"/api/v0/{what}", params=params))
+    async def state(
+        self, what: str, where: Mapping[str, str] | None = None, limit: int = PAGE_LIMIT
+    ) -> list[dict[str, Any]]:
+        """Rows of the state API as Ray gives them, of which each field in ``where`` is so. Any field may be missing."""
+        return await self._state(what, limit, where)
+
+    async def _state(self, what: str, limit: int, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        params: list[tuple[str, str]] = [("limit", str(max(1, min(limit, PAGE_LIMIT)))), ("detail", "true")]
+        for name, value in (where or {}).items():
+            params += [("filter_keys", name), ("filter_predicates", "="), ("filter_values", value)]
+        raw = raymodel.mapping(await self._json("GET", f"/api/v0/{what}?{urlencode(params)}"))
         if raw.get("result") is False:
             raise Unreachable(
                 f"{self._ray} cannot list its {what.replace('_', ' ')}: {one_line(raymodel.text(raw, 'msg'))}"

@@ -82,6 +82,16 @@ class RayNode:
         return self.resources_total.get("GPU", 0.0) if self.resources_total else None
 
 
+@dataclass(frozen=True, slots=True)
+class Raylet:
+    """Ray's process on a node."""
+
+    address: str
+    port: int
+    session_dir: str = ""
+    """Where this session's files are, on that node."""
+
+
 Usage = dict[str, dict[str, tuple[float, float]]]
 """Node id to ``CPU`` and ``GPU`` to how much is held and how much there is. What a placement group reserves is held."""
 
@@ -221,6 +231,13 @@ def node(raw: dict[str, Any]) -> RayNode:
         started_at=_seconds(raw.get("start_time_ms")),
         ended_at=_seconds(raw.get("end_time_ms")),
     )
+
+
+def raylet(raw: dict[str, Any]) -> Raylet | None:
+    """From the details of a node, as the dashboard's node page has them."""
+    told = mapping(raw.get("raylet"))
+    address, port = text(told, "nodeManagerAddress"), number(told.get("nodeManagerPort"))
+    return Raylet(address, int(port), text(told, "sessionDir")) if address and port else None
 
 
 def job(raw: dict[str, Any]) -> RayJob:

@@ -1,6 +1,8 @@
-"""A length of time, as a person would say it."""
+"""A length of time, and a time of day, as a person would say it."""
 
 from __future__ import annotations
+
+import time
 
 
 def span(seconds: float) -> str:
@@ -15,3 +17,10 @@ def span(seconds: float) -> str:
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts[:2])
+
+
+def clock(at: float) -> str:
+    """``14:03:12`` by this machine's clock and zone, with the date if that is not today's."""
+    then = time.localtime(at)
+    same = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d")
+    return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", then)

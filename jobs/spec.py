@@ -198,6 +198,19 @@ class WorkerNode(Section):
     cpu: CountOrNone | None = None
     memory_gb: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     labels: dict[str, Label] = Field(default_factory=dict)
+    ray_start: Text = ""
+    """What starts Ray on it, as its own shell reads it; empty: `RayCommands.start`."""
+
+
+class RayCommands(Section):
+    """How Ray is started and ended on a worker, over SSH: what `rejoin` and `retire --stop-ray` run there.
+
+    In ``start``, ``{head}``, ``{host}`` and ``{accelerators}`` stand for the names and the figure of this file, quoted.
+    """
+
+    start: Text = ""
+    """Such as ``ray start --address={head}:6379 --num-gpus={accelerators}``; empty: Ray cannot be started from here."""
+    stop: Text = "ray stop"
 
 
 class Network(Section):
@@ -305,6 +318,7 @@ class Access(Section):
     """Ray's dashboard, as the head itself reaches it."""
     python: Text = "python3"
     """The interpreter on the nodes that has Ray."""
+    ray: RayCommands = RayCommands()
 
 
 class Cluster(Section):

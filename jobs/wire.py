@@ -25,6 +25,15 @@ POST   /v1/runs/{run}/restart           `RestartRequest` → `Restarted`
 POST   /v1/runs/{run}/arrange           `ArrangeRequest` → `Run`
 POST   /v1/workflows/{workflow}/rollback `RollbackRequest` → `Rollback`
 POST   /v1/rollbacks/{rollback}/undo    `UndoRequest` → `Rollback`
+GET    /v1/nodes                        `NodesView`: nodes that are held, and drains
+GET    /v1/drains                       ``{"drains": [Drain, …]}``, newest first; ``?limit=N``
+POST   /v1/nodes/cordon                 `CordonRequest` → `NodesReply`
+POST   /v1/nodes/uncordon               `UncordonRequest` → `NodesReply`
+POST   /v1/nodes/drain                  `DrainRequest` → `NodesReply`
+POST   /v1/drains/{drain}/decide        `DecideRequest` → `Drain`: stop it, or choose what follows its deadline
+POST   /v1/nodes/retire                 `RetireRequest` → `NodesReply`
+POST   /v1/nodes/permit                 `PermitRequest` → `Permit`: before something is done to a node over SSH
+POST   /v1/permits/{permit}/done        `PermitDone` → `Permit`: what came of it
 ====== ================================ ====================================================================
 
 A refusal is ``{"error": {"sentence": …, "hint": …, "mistakes": [Mistake, …]}}`` with status 400 (makes no sense), 403
@@ -38,9 +47,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.model import Run
+from jobs.nodeview import DrainPolicy, NodeRef, NodesPlan, NodesView
 from jobs.queueview import QueueView
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class _Message(BaseModel):
@@ -198,6 +208,101 @@ class Rollback(_Message):
     undone_by: str = ""
 
 
+class CordonRequest(_Message):
+    """Keep new work off nodes. A repeat by the same person renews the reason and the end of their hold."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    nodes: list[NodeRef] = Field(min_length=1, max_length=4096)
+    reason: str = ""
+    seconds: float | None = Field(default=None, gt=0)
+    """When it ends by itself, from now; None: when somebody takes it back."""
+    gpus: bool = False
+    """Hold idle GPUs in Ray too, against work that raydeck does not start: best effort."""
+    dry_run: bool = False
+
+
+class UncordonRequest(_Message):
+    """Take holds back. A drain of the node stops with them."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    nodes: list[NodeRef] = Field(min_length=1, max_length=4096)
+    of: str = ""
+    """Whose holds; empty: one's own."""
+    reason: str = ""
+    dry_run: bool = False
+
+
+class DrainRequest(_Message):
+    """Cordon nodes and move the work off them."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    nodes: list[NodeRef] = Field(min_length=1, max_length=4096)
+    reason: str = ""
+    policy: DrainPolicy = DrainPolicy()
+    dry_run: bool = False
+
+
+class DecideRequest(_Message):
+    """What becomes of a drain that goes on."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    decision: Literal["cancel", "wait", "stop", "give_up"]
+    """``cancel`` ends it as it stands, the nodes stay cordoned; ``wait`` gives each node ``seconds`` more; ``stop``
+    ends what has not left, at once; ``give_up`` gives up the nodes that are not empty."""
+    seconds: float = Field(default=1800.0, gt=0)
+    reason: str = ""
+
+
+class RetireRequest(_Message):
+    """Take a drained node out of Ray, by Ray's own drain. Only starting Ray there again brings it back."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    nodes: list[NodeRef] = Field(min_length=1, max_length=4096)
+    reason: str = ""
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    """What Ray is told; it ends nothing by itself at that time."""
+    dry_run: bool = False
+
+
+class NodesReply(_Message):
+    """What a request about nodes does, and how they stand after it (unchanged for a dry run)."""
+
+    plan: NodesPlan
+    view: NodesView
+    drain: str = ""
+    """The drain that it began."""
+
+
+class PermitRequest(_Message):
+    """May I do this to a node over SSH? It is authorised and audited before it is done."""
+
+    request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
+    node: NodeRef
+    action: Literal["ray start", "ray stop", "end processes"]
+    detail: str = ""
+    """What exactly: the command, or the processes."""
+    reason: str = ""
+
+
+class Permit(_Message):
+    """The controller's word that it may be done."""
+
+    id: str
+    node: str
+    action: str
+    user: str
+    at: float
+    outcome: str = ""
+    """What came of it; empty as long as nobody has said."""
+
+
+class PermitDone(_Message):
+    """What came of it."""
+
+    ok: bool
+    outcome: str
+
+
 class Release(_Message):
     """One immutable version of a workflow."""
 
@@ -280,6 +385,7 @@ class Snapshot(_Message):
     runs: list[Run]
     """All that hold something, the first of those that wait, and the newest that ended."""
     queue: QueueView | None = None
+    nodes: NodesView | None = None
 
 
 class RunChanged(_Message):
@@ -296,6 +402,13 @@ class QueueChanged(_Message):
     queue: QueueView
 
 
+class NodesChanged(_Message):
+    """The nodes that are held, and the drains, as they are now; at most twice a second."""
+
+    event: Literal["nodes"] = "nodes"
+    nodes: NodesView
+
+
 class Heartbeat(_Message):
     """The controller lives, and what it knows of Ray."""
 
@@ -304,4 +417,4 @@ class Heartbeat(_Message):
     ray: str
 
 
-Event = Annotated[Snapshot | RunChanged | QueueChanged | Heartbeat, Field(discriminator="event")]
+Event = Annotated[Snapshot | RunChanged | QueueChanged | NodesChanged | Heartbeat, Field(discriminator="event")]

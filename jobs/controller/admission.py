@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jobs.controller.aftermath import excluded
@@ -16,6 +16,7 @@ from jobs.controller.begin import admitted, begin, withdrawn
 from jobs.controller.engine import Engine
 from jobs.controller.files import RunFiles
 from jobs.controller.journal import Journal, JournalThread
+from jobs.controller.nodes.holds import OPEN, Kept
 from jobs.controller.record import Record, StopWanted, moved
 from jobs.controller.runs import Runs
 from jobs.controller.schedule import estimate, view, why
@@ -61,7 +62,10 @@ class Admission:
         journal: JournalThread,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        kept: Callable[[Room], Kept] = lambda room: OPEN,
     ) -> None:
+        """``kept`` says how a node is to be treated: whether somebody keeps work off it."""
+        self._kept = kept
         self._rules = rules
         self._runs = runs
         self._engine = engine
@@ -93,9 +97,14 @@ class Admission:
         holding = tuple(self._holder(record) for record in records if not record.run.state.waiting)
         if rooms is not None:
             rooms = self._with_foreign(rooms, usage, holding)
+            rooms = tuple(map(self._as_kept, rooms))
         silent = "" if rooms is not None else self._engine.words()
         self._situation = Situation(waiting, holding, rooms, self._rules, self._wall(), silent)
         return self._situation
+
+    def _as_kept(self, room: Room) -> Room:
+        kept = self._kept(room)
+        return room if kept is OPEN else replace(room, cordoned=kept.cordoned, avoid=kept.avoid)
 
     async def _learn(self) -> None:
         at, _ = self._durations
@@ -109,8 +118,14 @@ class Admission:
         after = tuple(name for name in run.after if name not in ended)
         if known is not None and known[0] is record and known[1].after == after:
             return known[1]
-        held = run.held
-        waiter = Waiter(
+        waiter = self.waiter(record, after)
+        self._waiters[run.id] = (record, waiter)
+        return waiter
+
+    def waiter(self, record: Record, after: tuple[str, ...] = ()) -> Waiter:
+        """A run as it waits, or would wait if it were back in the queue."""
+        run, held = record.run, record.run.held
+        return Waiter(
             run=run.id,
             user=run.user,
             queue=run.queue,
@@ -127,8 +142,6 @@ class Admission:
             sweep=run.sweep,
             sweep_parallel=record.sweep_parallel,
         )
-        self._waiters[run.id] = (record, waiter)
-        return waiter
 
     def _holder(self, record: Record) -> Holder:
         run, attempt = record.run, record.run.attempt
@@ -208,19 +221,37 @@ class Admission:
         return page.model_copy(update={"waiting": waiting, "pass_seconds": self.pass_seconds})
 
     async def _withdraw(self, rooms: Iterable[Room]) -> None:
-        """An admitted run whose node went before Ray was given its job is not pinned to it for good."""
-        there = {room.node_id for room in rooms}
+        """An admitted run whose node went, or was cordoned, before Ray was given its job, is not pinned to it."""
+        there = {room.node_id: room for room in rooms}
         for record in self._runs.active():
-            gone = [node for node in record.launch.node_ids if node not in there]
-            if record.run.state is not RunState.ADMITTED or record.posted_at is not None or not gone:
+            if record.run.state is not RunState.ADMITTED or record.posted_at is not None:
+                continue
+            why = self._lost(record, there)
+            if not why:
                 continue
 
-            def back(current: Record) -> Record:
+            def back(current: Record, why: str = why) -> Record:
                 if current.run.state is not RunState.ADMITTED or current.posted_at is not None:
                     return current
-                return withdrawn(current, "a node that was chosen for it has left Ray", self._wall())
+                return withdrawn(current, why, self._wall())
 
             await self._runs.change(record.id, back)
+
+    def _lost(self, record: Record, there: Mapping[str, Room]) -> str:
+        """Why an admitted run cannot go where it was to go; empty if it can."""
+        for node in record.launch.node_ids:
+            if node not in there:
+                return "a node that was chosen for it has left Ray"
+            kept = self._kept(there[node])
+            if kept.cordoned:
+                return f"{there[node].name}, which was chosen for it, was cordoned by {kept.cordoned}"
+        return ""
+
+    def off(self, record: Record) -> bool:
+        """Whether a node that was chosen for it is kept free of work by now."""
+        rooms = self._situation.rooms if self._situation is not None else None
+        there = {room.node_id: room for room in rooms or ()}
+        return any(node in there and self._kept(there[node]).cordoned for node in record.launch.node_ids)
 
     async def _start(self, start: Start, rooms: tuple[Room, ...]) -> None:
         if self._rests.get(start.run, 0.0) > self._clock():
@@ -238,11 +269,13 @@ class Admission:
             await self._runs.change(start.run, lambda now: _refused(now, sentence, self._wall()))
             return
 
+        there = {room.node_id: room for room in rooms}
+
         def let_go(current: Record) -> Record:
             run = current.run
             if not run.state.waiting or run.held is not None or current.resume != record.resume:
                 return current  # it was arranged otherwise meanwhile: the next pass sees it
-            if current.stop is not None:
+            if current.stop is not None or any(self._kept(there[node]).cordoned for node in start.node_ids):
                 return current
             return admitted(current, start.node_ids, rooms, found, self._wall())
 

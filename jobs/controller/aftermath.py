@@ -40,7 +40,7 @@ def follow(record: Record, ended: Ended, now: float) -> Record:
     if stop is None and ended.state is RunState.STOPPED:
         reason = f"stopped, though nobody asked raydeck for it; {ended.reason}".rstrip("; ")
         return moved(closed(record, RunState.STOPPED, reason, Failure.CANCELLED, now), RunState.STOPPED, reason, now)
-    if stop is None or (ended.state is RunState.FAILED and stop.purpose == "preempt"):
+    if stop is None or (ended.state is RunState.FAILED and _own_fault(stop, ended)):
         return _failed(record, ended, now)
     reason = f"{stop.sentence}; {ended.reason}" if ended.reason else stop.sentence
     if stop.purpose == "stop":
@@ -51,8 +51,31 @@ def follow(record: Record, ended: Ended, now: float) -> Record:
     if stop.purpose == "preempt":
         done = closed(record, RunState.PREEMPTED, reason, None, now)
         return _again(done, RunState.PREEMPTED, reason, now, stop.user, resume=_next(record))
+    if stop.purpose == "drain":
+        done = closed(record, RunState.PREEMPTED, reason, None, now)
+        again = _again(done, RunState.QUEUED, reason, now, stop.user, resume=_next(record))
+        return _without(again, stop.gone)
     kind = _LIMITS[stop.purpose]
     return _failed(record, Ended(RunState.FAILED, f"{stop.reason}; {ended.reason}", kind, ended.outcome), now)
+
+
+_OF_THE_NODE = frozenset(
+    {Failure.NODE_LOST, Failure.DRIVER, Failure.COMMUNICATION, Failure.START_TIMEOUT, Failure.UNKNOWN}
+)
+"""Failures that are to be expected on a node that somebody empties: they spend no retry."""
+
+
+def _own_fault(stop: StopWanted, ended: Ended) -> bool:
+    """Whether an attempt that failed while it was to leave did so for a reason of its own."""
+    if stop.purpose == "drain":
+        return (ended.failure or Failure.UNKNOWN) not in _OF_THE_NODE
+    return stop.purpose == "preempt"
+
+
+def _without(record: Record, gone: list[str]) -> Record:
+    """Nothing is looked for on nodes of which a person said that they are off."""
+    kept = {node: name for node, name in record.launch.previous_nodes.items() if name not in gone}
+    return record.model_copy(update={"launch": record.launch.model_copy(update={"previous_nodes": kept})})
 
 
 def _chosen(stop: StopWanted) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 
 from jobs.model import Run
+from jobs.nodeview import NodesView
 from jobs.queueview import QueueView
-from jobs.wire import Heartbeat, QueueChanged, RunChanged
+from jobs.wire import Heartbeat, NodesChanged, QueueChanged, RunChanged
 from jobs.within import within
 
 HEARTBEAT_SECONDS = 1.5
@@ -29,12 +30,15 @@ class Changes:
 
     runs: list[Run]
     queue: QueueView | None = None
+    nodes: NodesView | None = None
 
     def lines(self) -> bytes:
         """As NDJSON."""
-        told: list[RunChanged | QueueChanged] = [RunChanged(run=run) for run in self.runs]
+        told: list[RunChanged | QueueChanged | NodesChanged] = [RunChanged(run=run) for run in self.runs]
         if self.queue is not None:
             told.append(QueueChanged(queue=self.queue))
+        if self.nodes is not None:
+            told.append(NodesChanged(nodes=self.nodes))
         return b"".join(event.model_dump_json().encode() + b"\n" for event in told)
 
 
@@ -44,6 +48,7 @@ class Listener:
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self._queue: QueueView | None = None
+        self._nodes: NodesView | None = None
         self._wake = asyncio.Event()
         self._closed = False
 
@@ -55,6 +60,11 @@ class Listener:
     def offer_queue(self, queue: QueueView) -> None:
         """The queues as they are now."""
         self._queue = queue
+        self._wake.set()
+
+    def offer_nodes(self, nodes: NodesView) -> None:
+        """The held nodes as they are now."""
+        self._nodes = nodes
         self._wake.set()
 
     def close(self) -> None:
@@ -71,9 +81,9 @@ class Listener:
                 yield Changes([])
                 continue
             self._wake.clear()
-            changed = Changes(list(self._runs.values()), self._queue)
-            self._runs, self._queue = {}, None
-            if changed.runs or changed.queue is not None:
+            changed = Changes(list(self._runs.values()), self._queue, self._nodes)
+            self._runs, self._queue, self._nodes = {}, None, None
+            if changed.runs or changed.queue is not None or changed.nodes is not None:
                 yield changed
 
 
@@ -128,6 +138,11 @@ class Hub:
                 listener.offer(run)
             if changed:
                 listener.offer_queue(queue)
+
+    def publish_nodes(self, nodes: NodesView) -> None:
+        """Tell everybody of the held nodes and the drains. Never waits."""
+        for listener in self._listeners:
+            listener.offer_nodes(nodes)
 
     def close(self) -> None:
         """End all streams."""

@@ -29,6 +29,7 @@ FILE_LIMIT_BYTES = 8 * 1024 * 1024
 """No status or outcome is larger: 10,000 ranks take about 1 MB."""
 THREADS = 4
 STOP_NOW_NAME = "stop-now"
+LEAVE_NAME = "leave"
 """A file of this name in an attempt's directory tells its driver to end the gang at once."""
 WHOLE_SERIES_BYTES = 2 * 1024 * 1024
 """A longer progress file is not read whole: one line is taken from each of as many places as points are wanted."""
@@ -79,7 +80,14 @@ class RunFiles:
 
     async def ask_to_stop_now(self, attempt_directory: str) -> None:
         """Leave the driver the word that there is no more time. Raises `Unreachable` if it cannot be left."""
-        word = Path(attempt_directory) / STOP_NOW_NAME
+        await self._word(attempt_directory, STOP_NOW_NAME)
+
+    async def ask_to_leave(self, attempt_directory: str) -> None:
+        """Leave the driver the word to have its gang save and leave, in its own time. Raises `Unreachable`."""
+        await self._word(attempt_directory, LEAVE_NAME)
+
+    async def _word(self, attempt_directory: str, name: str) -> None:
+        word = Path(attempt_directory) / name
 
         def leave() -> None:
             try:

@@ -17,12 +17,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from jobs.controller import audit, schema
+from jobs.controller import audit, schema, standings
 from jobs.controller.audit import Act
 from jobs.controller.database import RESTORE_HINT, JournalError, connect, damage, told
+from jobs.controller.nodes import rows as node_rows
+from jobs.controller.nodes.holds import HoldRecord
+from jobs.controller.nodes.rows import NodeRows
 from jobs.controller.record import Record
+from jobs.controller.standings import Standing
 from jobs.model import Move, RunState
-from jobs.wire import AuditEntry, Release, Rollback
+from jobs.nodeview import Drain
+from jobs.wire import AuditEntry, Permit, Release, Rollback
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,31 +46,6 @@ class Answered:
     """The id of the run, sweep or rollback that came of it."""
     digest: str
     """Of the request's content: the same id with other content is a mistake of the caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How the runs of a release stand, counted."""
-
-    release: str
-    workflow: str
-    created_at: float
-    runs: int
-    succeeded: int
-    launched_at: float | None
-    """When it was last launched by somebody, and not by a rollback."""
-    newest: str
-    """Its newest run's id."""
-    newest_at: float
-    saved: str | None
-    """Its newest run that told of a complete checkpoint."""
-    checkpoint: int | None
-    """That checkpoint's step."""
-
-    @property
-    def place(self) -> float:
-        """Where it stands in its workflow's history: a rollback to it does not make it newer than what it replaced."""
-        return self.created_at if self.launched_at is None else self.launched_at
 
 
 class Journal:
@@ -171,8 +151,9 @@ class Journal:
         answer: str,
         releases: Sequence[Release] = (),
         rollback: Rollback | None = None,
+        nodes: NodeRows | None = None,
     ) -> None:
-        """What was asked for and allowed, in one transaction: the request, the runs, their releases, the audit.
+        """What was asked for and allowed, in one transaction: the request, the runs, their releases, nodes, the audit.
 
         ``answer`` is the id of the run, sweep or rollback that a repeat of the request gets.
         """
@@ -187,6 +168,8 @@ class Journal:
                 schema.put(self._db, record)
             if rollback is not None:
                 self._put_rollback(rollback)
+            if nodes is not None:
+                node_rows.write(self._db, nodes)
             self._db.execute(
                 "INSERT INTO requests (id, digest, answer, at) VALUES (?, ?, ?, ?)", (request, digest, answer, at)
             )
@@ -197,6 +180,18 @@ class Journal:
     def audit(self, act: Act, at: float) -> None:
         """Append one entry by itself: a refusal, or an action that changes no run."""
         self._last = self._write(lambda: audit.append(self._db, self._last, act, at))
+
+    def put_nodes(self, nodes: NodeRows, acts: Sequence[tuple[Act, float]] = ()) -> None:
+        """Holds, drains and permits as they stand now, and what the audit is to say of it."""
+
+        def work() -> audit.Link:
+            node_rows.write(self._db, nodes)
+            last = self._last
+            for act, at in acts:
+                last = audit.append(self._db, last, act, at)
+            return last
+
+        self._last = self._write(work)
 
     def put_rollback(self, rollback: Rollback) -> None:
         """A rollback as it stands now."""
@@ -225,7 +220,7 @@ class Journal:
                 "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at < ? LIMIT ?)",
                 (before, PRUNED_AT_ONCE),
             )
-            return moves.rowcount + requests.rowcount
+            return moves.rowcount + requests.rowcount + node_rows.prune(self._db, before, PRUNED_AT_ONCE)
 
         return self._write(work)
 
@@ -316,20 +311,7 @@ class Journal:
 
     def standings(self, workflow: str = "") -> list[Standing]:
         """All releases (of one workflow) that were ever run, counted, without reading their runs."""
-        where, values = ("WHERE releases.workflow = ?", (workflow,)) if workflow else ("", ())
-        rows = self._rows(
-            "SELECT counted.release, releases.workflow, releases.created_at, counted.runs, counted.succeeded,"  # noqa: S608
-            " counted.launched_at, newest.id, newest.at, saved.id, saved.checkpoint FROM (SELECT release,"
-            " count(*) AS runs, sum(state = 'succeeded') AS succeeded,"
-            " max(CASE WHEN rollback = '' THEN submitted_at END) AS launched_at FROM runs GROUP BY release) AS counted"
-            " JOIN (SELECT release, id, max(submitted_at) AS at FROM runs GROUP BY release) AS newest"
-            " ON newest.release = counted.release"
-            " LEFT JOIN (SELECT release, id, checkpoint, max(submitted_at) FROM runs WHERE checkpoint IS NOT NULL"
-            " GROUP BY release) AS saved ON saved.release = counted.release"
-            f" JOIN releases ON releases.id = counted.release {where}",
-            values,
-        )
-        return [Standing(*row) for row in rows]
+        return self._read(lambda: standings.counted(self._db, workflow))
 
     def rollbacks(self, workflow: str = "", limit: int = 200) -> list[Rollback]:
         """The newest rollbacks, of one workflow or of all."""
@@ -340,6 +322,23 @@ class Journal:
     def rollback(self, rollback: str) -> Rollback | None:
         """One rollback."""
         found = self._bodies(Rollback, "SELECT body FROM rollbacks WHERE id = ?", (rollback,))
+        return found[0] if found else None
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def holds(self) -> list[HoldRecord]:
+        """All holds that are in force."""
+        return self._bodies(HoldRecord, "SELECT body FROM holds ORDER BY id")
+
+    def drains(self, limit: int = 200, going_on: bool = False) -> list[Drain]:
+        """The newest drains, or of them those that go on."""
+        where = "WHERE ended = 0" if going_on else ""
+        query = f"SELECT body FROM drains {where} ORDER BY at DESC, id LIMIT ?"  # noqa: S608 — a constant
+        return self._bodies(Drain, query, (limit,))
+
+    def permit(self, permit: str) -> Permit | None:
+        """One permit."""
+        found = self._bodies(Permit, "SELECT body FROM permits WHERE id = ?", (permit,))
         return found[0] if found else None
 
     # --- audit --------------------------------------------------------------------------------------------------------

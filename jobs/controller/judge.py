@@ -86,6 +86,8 @@ class Do(Enum):
     NOTHING = "nothing"
     SUBMIT = "submit"
     STOP = "stop"
+    LEAVE = "leave"
+    """Ask its driver to have it save and leave; Ray is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,9 @@ def _stopping(record: Record, seen: Seen, now: float) -> Step:
     """Somebody wants it stopped, and it has not ended."""
     wanted, state, status = record.stop, record.run.state, seen.status
     assert wanted is not None
-    over = now - wanted.at > record.launch.stop_grace_seconds
+    gentle = wanted.purpose == "drain" and not wanted.now
+    # A drain has a deadline of its own, which makes it urgent when it has passed.
+    over = not gentle and now - wanted.at > record.launch.stop_grace_seconds
     if state is RunState.RUNNING and not wanted.now:
         record = moved(record, RunState.SAVING, f"{wanted.sentence}; its gang saves", now, wanted.user)
     elif state in (RunState.STARTING, RunState.RUNNING):
@@ -210,9 +214,11 @@ def _stopping(record: Record, seen: Seen, now: float) -> Step:
         late = f", which took longer than {record.launch.stop_grace_seconds:.0f} s" if over else ""
         sentence = f"{wanted.sentence}; waits for its job to end{late}"
         record = moved(record, RunState.STOPPING, sentence, now, wanted.user)
+    unsent = wanted.sent_at is None or now - wanted.sent_at >= STOP_AGAIN_SECONDS
+    if gentle:
+        return Step(record, Do.LEAVE if unsent and seen.outcome is None else Do.NOTHING)
     if seen.job is None:
         return Step(record)
-    unsent = wanted.sent_at is None or now - wanted.sent_at >= STOP_AGAIN_SECONDS
     return Step(record, Do.STOP if unsent and seen.job.found and not seen.job.ended else Do.NOTHING)
 
 

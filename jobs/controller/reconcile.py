@@ -187,6 +187,9 @@ class Reconciler:
             await self._submit(after, watch)
         elif do is Do.STOP:
             await self._stop(after, watch)
+        elif do is Do.LEAVE:
+            await self._files.ask_to_leave(after.launch.attempt_directory)
+            await self._sent(after)
 
     def _seen(self, watch: _Watch) -> Seen:
         now = self._clock()
@@ -262,8 +265,13 @@ class Reconciler:
                 return
             await self._engine.bring(record.package, self._packages.path(record.package))
             posting = {"posted_at": self._wall(), "posted_session": self._engine.session}
-            marked = await self._runs.change(record.id, lambda now: now if now.stop else now.model_copy(update=posting))
-            if marked is None or marked.stop is not None:
+
+            def post(now: Record) -> Record:
+                # A cordon that came since it was let go: the next pass takes it back.
+                return now if now.stop or self._admission.off(now) else now.model_copy(update=posting)
+
+            marked = await self._runs.change(record.id, post)
+            if marked is None or marked.stop is not None or marked.posted_at != posting["posted_at"]:
                 return
             await self._engine.submit(submission(marked))
         except (Refused, Unreachable) as error:
@@ -303,16 +311,21 @@ class Reconciler:
             except Unreachable as error:
                 log.warning("run %s: its driver does not learn that it must stop at once: %s", record.id, error)
         await self._engine.stop(attempt.job_id)
-        sent_at = self._wall()
+        await self._sent(record)
+        watch.looked_at = float("-inf")
+
+    async def _sent(self, record: Record) -> None:
+        """Note that the stop that the record names was passed on."""
+        stop, sent_at = record.stop, self._wall()
+        assert stop is not None
 
         def sent(now: Record) -> Record:
             # A stop that became more urgent meanwhile has to be sent again.
-            if now.stop is None or now.stop.now != stop.now:
+            if now.stop is None or (now.stop.now, now.stop.purpose) != (stop.now, stop.purpose):
                 return now
             return now.model_copy(update={"stop": now.stop.model_copy(update={"sent_at": sent_at})})
 
         await self._runs.change(record.id, sent)
-        watch.looked_at = float("-inf")
 
 
 def _waits_for(record: Record, why: str, now: float) -> Record:

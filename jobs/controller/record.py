@@ -13,7 +13,7 @@ class _Kept(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-Purpose = Literal["stop", "restart", "preempt", "time_limit", "silence", "start_timeout"]
+Purpose = Literal["stop", "restart", "preempt", "drain", "time_limit", "silence", "start_timeout"]
 """What an attempt is ended for, and so what follows: nothing more, or the queue."""
 
 
@@ -42,11 +42,13 @@ class StopWanted(_Kept):
     purpose: Purpose = "stop"
     resume: Resume | None = None
     """For a restart: what the next attempt begins from."""
+    gone: list[str] = Field(default_factory=list)
+    """For a drain: nodes by name of which a person says that nothing there can still write."""
 
     @property
     def sentence(self) -> str:
         """Who and why, for the screen."""
-        verb = {"restart": "restarted", "preempt": "preempted"}.get(self.purpose, "stopped")
+        verb = {"restart": "restarted", "preempt": "preempted", "drain": "moved"}.get(self.purpose, "stopped")
         return f"{verb} by {self.user}: {self.reason}" if self.reason else f"{verb} by {self.user}"
 
 

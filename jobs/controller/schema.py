@@ -7,10 +7,11 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
+from jobs.controller.nodes import rows as node_rows
 from jobs.controller.record import Record
 from jobs.model import Run, RunState
 
-VERSION = 2
+VERSION = 3
 
 _RUNS = (
     "CREATE TABLE runs (id TEXT PRIMARY KEY, state TEXT NOT NULL, workflow TEXT NOT NULL, release TEXT NOT NULL,"
@@ -59,8 +60,9 @@ def migrate(database: sqlite3.Connection) -> None:
     try:
         if version == 0:
             _each(database, (*_RUNS, *_RELEASES, *_REQUESTS, *_AUDIT, *_SINCE_2))
-        else:
+        elif version == 1:
             _from_1(database)
+        _each(database, node_rows.TABLES)
         database.execute(f"PRAGMA user_version={VERSION}")
         database.execute("COMMIT")
     except BaseException:

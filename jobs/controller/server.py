@@ -19,6 +19,10 @@ from jobs.controller.admission import Admission
 from jobs.controller.engine import Engine
 from jobs.controller.journal import Act, Journal, JournalError, JournalThread
 from jobs.controller.launch import Launcher
+from jobs.controller.nodes.asked import listed
+from jobs.controller.nodes.cordons import Cordons
+from jobs.controller.nodes.drains import Drains
+from jobs.controller.nodes.retire import Retirements
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES, Packages
 from jobs.controller.releases import Releases
 from jobs.controller.requests import Requests, word_for
@@ -27,16 +31,24 @@ from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
 from jobs.model import Progress
+from jobs.nodeview import NodeRef, NodesView
 from jobs.wire import (
     ArrangeRequest,
     CheckpointRow,
     ControllerStatus,
+    CordonRequest,
+    DecideRequest,
+    DrainRequest,
     LaunchRequest,
     Mistake,
+    PermitDone,
+    PermitRequest,
     RestartRequest,
+    RetireRequest,
     RollbackRequest,
     Snapshot,
     StopRequest,
+    UncordonRequest,
     UndoRequest,
 )
 from jobs.within import within
@@ -58,6 +70,12 @@ class Asking:
     caller: Caller
     action: str
     dry_run: bool = False
+    target: str = ""
+    """What it is about, where the path does not say it."""
+
+    def about(self, nodes: Sequence[NodeRef], dry_run: bool) -> None:
+        """It is about these nodes."""
+        self.target, self.dry_run = listed([node.name for node in nodes]), dry_run
 
 
 Handler = Callable[[web.Request, Asking], Awaitable[web.StreamResponse]]
@@ -76,9 +94,13 @@ class Service(Protocol):
     admission: Admission
     releases: Releases
     rollbacks: Rollbacks
+    cordons: Cordons
+    drains: Drains
+    retirements: Retirements
     engine: Engine
 
     def status(self, caller: Caller) -> ControllerStatus: ...
+    def nodes_view(self) -> NodesView: ...
     async def snapshot(self, caller: Caller) -> Snapshot: ...
     async def checkpoints(self, run: str) -> list[CheckpointRow]: ...
     async def series(self, run: str, points: int) -> list[Progress]: ...
@@ -99,6 +121,8 @@ def application(service: Service) -> web.Application:
         ("/v1/queue", routes.queue),
         ("/v1/releases", routes.releases),
         ("/v1/rollbacks", routes.rollbacks),
+        ("/v1/nodes", routes.nodes),
+        ("/v1/drains", routes.drains),
         ("/v1/audit", routes.audit),
         ("/v1/events", routes.events),
     ):
@@ -111,6 +135,13 @@ def application(service: Service) -> web.Application:
         ("POST", "/v1/runs/{run}/arrange", routes.arrange, "arrange"),
         ("POST", "/v1/workflows/{workflow}/rollback", routes.rollback, "rollback"),
         ("POST", "/v1/rollbacks/{rollback}/undo", routes.undo, "undo"),
+        ("POST", "/v1/nodes/cordon", routes.cordon, "cordon"),
+        ("POST", "/v1/nodes/uncordon", routes.uncordon, "uncordon"),
+        ("POST", "/v1/nodes/drain", routes.drain, "drain"),
+        ("POST", "/v1/drains/{drain}/decide", routes.decide, "drain"),
+        ("POST", "/v1/nodes/retire", routes.retire, "retire"),
+        ("POST", "/v1/nodes/permit", routes.permit, "permit"),
+        ("POST", "/v1/permits/{permit}/done", routes.permit_done, "permit done"),
     ):
         app.router.add_route(method, path, routes.guarded(handler, action))
     return app
@@ -161,7 +192,7 @@ class _Routes:
     async def _refused(self, request: web.Request, asking: Asking | None, error: RaydeckError) -> web.Response:
         """The refusal, once it is in the audit. What only looks is not, nor is a dry run that was free to ask."""
         if asking is not None and asking.action and (isinstance(error, NotAllowed) or not asking.dry_run):
-            target = next(iter(request.match_info.values()), "")
+            target = asking.target or next(iter(request.match_info.values()), "")
             act = Act(asking.caller.user, asking.action, target, False, str(error))
             try:
                 await self._of.journal(Journal.audit, act, time.time())
@@ -256,6 +287,47 @@ class _Routes:
         asked = await _body(request, UndoRequest)
         asking.dry_run = asked.dry_run
         return _json(await self._of.rollbacks.undo(request.match_info["rollback"], asked, asking.caller))
+
+    async def nodes(self, request: web.Request, asking: Asking) -> web.Response:
+        return _json(self._of.nodes_view())
+
+    async def drains(self, request: web.Request, asking: Asking) -> web.Response:
+        return _listing("drains", await self._of.journal(Journal.drains, _number(request, "limit", 50, 1000)))
+
+    async def cordon(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, CordonRequest)
+        asking.about(asked.nodes, asked.dry_run)
+        return _json(await self._of.cordons.cordon(asked, asking.caller))
+
+    async def uncordon(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, UncordonRequest)
+        asking.about(asked.nodes, asked.dry_run)
+        return _json(await self._of.cordons.uncordon(asked, asking.caller))
+
+    async def drain(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, DrainRequest)
+        asking.about(asked.nodes, asked.dry_run)
+        return _json(await self._of.drains.drain(asked, asking.caller))
+
+    async def decide(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, DecideRequest)
+        asking.action = f"drain {asked.decision.replace('_', ' ')}"
+        return _json(await self._of.drains.decide(request.match_info["drain"], asked, asking.caller))
+
+    async def retire(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, RetireRequest)
+        asking.about(asked.nodes, asked.dry_run)
+        return _json(await self._of.retirements.retire(asked, asking.caller))
+
+    async def permit(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, PermitRequest)
+        asking.about([asked.node], False)
+        asking.action = asked.action
+        return _json(await self._of.retirements.permit(asked, asking.caller))
+
+    async def permit_done(self, request: web.Request, asking: Asking) -> web.Response:
+        asked = await _body(request, PermitDone)
+        return _json(await self._of.retirements.done(request.match_info["permit"], asked, asking.caller))
 
     async def events(self, request: web.Request, asking: Asking) -> web.StreamResponse:
         listener = self._of.hub.join()

@@ -31,7 +31,15 @@ from jobs.controller.http import AiohttpTransport
 from jobs.controller.journal import Journal, JournalThread
 from jobs.controller.launch import Launcher
 from jobs.controller.newrun import without_file
+from jobs.controller.nodes.asked import Asked
+from jobs.controller.nodes.cordons import Cordons
+from jobs.controller.nodes.drains import Drains
+from jobs.controller.nodes.look import Looker
+from jobs.controller.nodes.retire import Retirements
+from jobs.controller.nodes.state import Nodes
+from jobs.controller.nodes.watch import NodeWatch
 from jobs.controller.packages import Packages
+from jobs.controller.rayside import RaySide
 from jobs.controller.reconcile import Reconciler
 from jobs.controller.releases import Releases
 from jobs.controller.requests import Requests
@@ -84,7 +92,8 @@ class Service:
         self._transport = AiohttpTransport(settings.dashboard)
         self.engine = Engine(self._transport)
         rules = cluster.scheduler
-        self.admission = Admission(rules, self.runs, self.engine, self.files, self.journal)
+        self.nodes = Nodes(self.journal)
+        self.admission = Admission(rules, self.runs, self.engine, self.files, self.journal, kept=self.nodes.kept)
         self.reconciler = Reconciler(self.runs, self.engine, self.files, self.packages, self.admission)
         self.backups = Backups(self.journal)
         self.launcher = Launcher(
@@ -95,6 +104,13 @@ class Service:
         self.rollbacks = Rollbacks(
             cluster, self.runs, self.journal, self.files, self.packages, self.engine, self.access
         )
+
+        self.rayside = RaySide(self.engine.gcs)
+        look = Looker(self.nodes, self.runs, self.engine, self.rayside)
+        self.watch = NodeWatch(self.nodes, self.runs, look, self.hub)
+        asked = Asked(self.nodes, self.runs, self.admission, self.access, look)
+        self.cordons, self.drains, self.retirements = Cordons(asked), Drains(asked), Retirements(asked)
+        self.nodes_view = look.view
 
     def status(self, caller: Caller) -> ControllerStatus:
         """Who serves this cluster, and who is asking."""
@@ -133,7 +149,7 @@ class Service:
         # One that the journal has as ended may go on again by now.
         runs = {run.id: active.get(run.id, run) for run in (*ended, *waiting, *holding)}
         newest = sorted(runs.values(), key=lambda run: (-run.submitted_at, run.id))
-        return Snapshot(status=self.status(caller), runs=newest, queue=queue)
+        return Snapshot(status=self.status(caller), runs=newest, queue=queue, nodes=self.nodes_view())
 
     async def checkpoints(self, run: str) -> list[CheckpointRow]:
         """A run's checkpoints. Raises `NoSuch` or `Unreachable`."""
@@ -149,6 +165,7 @@ class Service:
         """All that goes on beside the requests, until cancelled. Ends with the first part that goes wrong."""
         tasks = [
             asyncio.create_task(self.reconciler.run(), name="reconcile"),
+            asyncio.create_task(self.watch.run(), name="nodes"),
             asyncio.create_task(self.backups.run(), name="backups"),
             asyncio.create_task(self._tell_queue(), name="tell the queue"),
         ]
@@ -176,6 +193,7 @@ class Service:
     async def close(self) -> None:
         """Let go of files and connections, the journal last, with a backup of what was written since the last one."""
         self.files.close()
+        await self.rayside.close()
         await self._transport.close()
         await self.backups.make_if_changed()
         await asyncio.to_thread(self.journal.close)
@@ -195,6 +213,7 @@ async def serve(settings: Settings, lock: door.StoreLock) -> None:
     work: asyncio.Task[None] | None = None
     try:
         count = await service.runs.recover()
+        await service.nodes.recover()
         listener = door.open_socket(settings.store)
         await runner.setup()
         site = web.SockSite(runner, listener)

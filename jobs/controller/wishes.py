@@ -9,6 +9,8 @@ from jobs.errors import Refused
 from jobs.model import Held, RunState
 
 _BY_PEOPLE = ("stop", "restart")
+_GENTLE = ("drain",)
+"""Ends that were asked for by a word in the run's folder, and of which Ray knows nothing yet."""
 
 
 class WrongState(Refused):
@@ -30,7 +32,7 @@ def stop(record: Record, wanted: StopWanted) -> Record:
         # Sent again, so that the driver learns that there is no more time.
         merged = before.model_copy(update={"now": True, "sent_at": None})
     else:
-        urgent = wanted.now and not before.now
+        urgent = (wanted.now and not before.now) or before.purpose in _GENTLE
         merged = wanted.model_copy(
             update={"at": before.at, "now": before.now or wanted.now, "sent_at": None if urgent else before.sent_at}
         )

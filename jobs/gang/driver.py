@@ -7,6 +7,7 @@ succeeded and stopped, 1 for failed; ``outcome.json`` has the words.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -93,9 +94,14 @@ class Driver:
 
     def _go_on(self, detail: str) -> None:
         """What is done at each tick of a wait before the ranks are started."""
-        if self._terms > 0 or self.record.stop_now:
+        if self._asked:
             raise Stopped
         self._tell("placing", detail)
+
+    @property
+    def _asked(self) -> bool:
+        """Somebody wants it to leave, in whichever way."""
+        return self._terms > 0 or self.record.asked_to_leave or self.record.stop_now
 
     def _prepare(self) -> None:
         """See to it that nothing of an earlier attempt lives, and that the checkpoint is whole."""
@@ -129,7 +135,7 @@ class Driver:
         self._tell("starting", f"starting the agents on {names}")
         deadline = time.monotonic() + AGENT_START_SECONDS
         while (known := gang.facts(TICK_SECONDS)) is None:
-            if self._terms > 0 or self.record.stop_now:
+            if self._asked:
                 raise Stopped
             if time.monotonic() > deadline:
                 reason = f"the agents on {names} did not all start within {AGENT_START_SECONDS:g} s"
@@ -144,7 +150,8 @@ class Driver:
         """From the start of torchrun to the outcome."""
         assert self._gang is not None
         gang, launch = self._gang, self.launch
-        failed_at = left_at = leave_by = None
+        failed_at = left_at = None
+        leave_by: float | None = None
         while True:
             gang.poll(TICK_SECONDS)
             now = time.monotonic()
@@ -155,12 +162,16 @@ class Driver:
                 return self._fail(Blame(fenced, Failure.UNKNOWN, signature=failure.signature(fenced)))
             ranks = self.record.status.ranks
             all_started = self._all_started()
-            if self._terms and not all_started:
+            asked = leave_by is not None or self._asked
+            if asked and not all_started:
                 # Without all of them nothing was learnt yet, so there is nothing to save.
                 return self._finish("stopped", "stopped on request while its ranks were starting")
-            if self._terms and leave_by is None:
-                say(f"asked to stop: the ranks have {launch.stop_grace_seconds:g} s to save and leave")
+            if asked and leave_by is None:
+                say("asked to save and leave")
                 gang.ask_to_leave()
+                leave_by = math.inf
+            if self._terms and leave_by == math.inf:
+                say(f"asked to stop: the ranks have {launch.stop_grace_seconds:g} s to save and leave")
                 leave_by = now + launch.stop_grace_seconds
             lost = {member.node_id for member in gang.members if member.lost}
             gone = all_started and all(rank.exit_code is not None or rank.node_id in lost for rank in ranks)
@@ -270,7 +281,8 @@ class Driver:
         ]
         if leave_by is not None:
             left = sum(rank.exit_code is not None for rank in ranks)
-            detail = f"{left} of {len(ranks)} ranks have left; {max(0.0, leave_by - now):.0f} s until they are ended"
+            rest = f"; {max(0.0, leave_by - now):.0f} s until they are ended" if leave_by < math.inf else ""
+            detail = f"{left} of {len(ranks)} ranks have left{rest}"
             return "saving", "; ".join([detail, *silent])
         if not self._all_started():
             started = sum(rank.pid is not None for rank in ranks)

@@ -6,6 +6,7 @@ gang, and is stopped in the same way. The command's output goes to ``rank-0.log`
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -100,7 +101,7 @@ class Entry:
             return self._fail(verdict.of_error(error, reason))
 
     def _go_on(self, detail: str) -> None:
-        if self._stops.count > 0 or self.record.stop_now:
+        if self._stops.count > 0 or self.record.asked_to_leave or self.record.stop_now:
             raise Stopped
         self.record.tell("starting", detail)
 
@@ -163,7 +164,8 @@ class Entry:
     def _follow(self, here: _Here, kernel: Kernel) -> Outcome:
         """From the start of the command to the outcome."""
         assert self._command is not None
-        command, launch, leave_by = self._command, self.launch, None
+        command, launch = self._command, self.launch
+        leave_by: float | None = None
         while True:
             code = command.poll()
             now = time.monotonic()
@@ -173,11 +175,14 @@ class Entry:
                 return self._finish("stopped", "stopped at once, without waiting for a checkpoint")
             if fenced := self.record.keeper.fenced:
                 return self._fail(Blame(fenced, Failure.UNKNOWN, signature=failure.signature(fenced)))
-            if self._stops.count and leave_by is None:
-                say(f"asked to stop: the command has {launch.stop_grace_seconds:g} s to save and leave")
+            if leave_by is None and (self._stops.count or self.record.asked_to_leave):
+                say("asked to save and leave")
                 if not self._stops.told_to_all:
                     for process in processes.tree(command.pid):
                         processes.send(process, signal.SIGTERM)
+                leave_by = math.inf
+            if self._stops.count and leave_by == math.inf:
+                say(f"asked to stop: the command has {launch.stop_grace_seconds:g} s to save and leave")
                 leave_by = now + launch.stop_grace_seconds
             if code is not None:
                 end = verdict.how(code, verdict.last_error(end_of(self._log)))
@@ -193,7 +198,8 @@ class Entry:
                 limit = f"{launch.stop_grace_seconds:g} s"
                 return self._finish("stopped", f"stopped; its command did not leave within {limit} and was ended")
             if leave_by is not None:
-                self.record.tell("saving", f"{leave_by - now:.0f} s until its command is ended")
+                rest = f"{leave_by - now:.0f} s until its command is ended" if leave_by < math.inf else ""
+                self.record.tell("saving", rest)
             else:
                 self.record.tell("running", "")
             time.sleep(max(0.0, now + TICK_SECONDS - time.monotonic()))

@@ -49,6 +49,11 @@ class Record:
         """Whether somebody left the file that asks for an end without grace."""
         return (self._folder / "stop-now").exists()
 
+    @property
+    def asked_to_leave(self) -> bool:
+        """Whether somebody left the file that asks to save and leave, with no limit: a drain has its own."""
+        return (self._folder / "leave").exists()
+
     def due(self, phase: str) -> bool:
         """Whether the status is to be written: once a second, and when the phase changes."""
         return self.status.phase != phase or time.monotonic() >= self._due_at

@@ -118,7 +118,12 @@ class Gang:
     @property
     def leaves(self) -> bool:
         """It was asked to leave, and hears it."""
-        return self.at_once or (self.stops > 0 and not self.course.deaf)
+        return self.at_once or (self.asked and not self.course.deaf)
+
+    @property
+    def asked(self) -> bool:
+        """Somebody wants it to leave, in whichever way."""
+        return self.stops > 0 or (self.folder / "leave").exists()
 
     def tell(self, phase: str, detail: str = "") -> None:
         """Write ``status.json`` anew."""

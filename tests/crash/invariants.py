@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.model import MOVES, Move, Run, RunState
+from jobs.nodeview import Drain
 from jobs.wire import AuditEntry, Rollback
 from tests.crash.operations import Operation
 
@@ -37,6 +39,7 @@ class Evidence:
     record: list[dict[str, Any]]
     """What the stand-in Ray noted."""
     limits: Limits
+    drains: list[Drain] = field(default_factory=list[Drain])
     held: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
     """By run: when it held its accelerators, from its admission to the end of the attempt."""
 
@@ -227,6 +230,55 @@ def restarts_took_effect(evidence: Evidence) -> Iterator[str]:
             yield f"{entry.target} was restarted by {entry.user} ({entry.reason}), and did not go back to the queue"
 
 
+def held_nodes_get_nothing_new(evidence: Evidence) -> Iterator[str]:
+    """From a cordon's answer on nothing is given to Ray for that node, until the last hold is taken back or ends."""
+    spans = _cordoned(evidence)
+    for name, moves in evidence.moves.items():
+        attempts = {attempt.number: attempt for attempt in evidence.runs[name].attempts}
+        # One that was taken back before Ray had it was let go again under the same number.
+        last = {move.attempt: move for move in moves if move.after is RunState.ADMITTED and move.attempt in attempts}
+        for move in last.values():
+            for node in attempts[move.attempt].nodes:
+                for begin, end in spans.get(node, ()):
+                    if begin < move.at < end - MOMENT_SECONDS:
+                        yield f"attempt {move.attempt} of {name} was let go onto {node}, cordoned since {begin}"
+
+
+def _cordoned(evidence: Evidence) -> dict[str, list[tuple[float, float]]]:
+    """By node: from when to when a cordon held it. Drains are left out: a node may have to wait for its turn."""
+    holders: dict[str, dict[str, float]] = {}
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for entry in evidence.audit:
+        if not entry.allowed or entry.action not in ("cordon", "uncordon"):
+            continue
+        named = re.search(r"of (\S+?);", entry.reason)
+        ended = re.search(r"the end that (\S+) set", entry.reason)
+        user = named[1] if named else ended[1] if ended else entry.user
+        for node in entry.target.split(", "):
+            there = holders.setdefault(node, {})
+            if entry.action == "cordon":
+                if not there:
+                    spans.setdefault(node, []).append((entry.at, float("inf")))
+                there.setdefault(user, entry.at)
+            elif there.pop(user, None) is not None and not there:
+                spans[node][-1] = (spans[node][-1][0], entry.at)
+    return spans
+
+
+def drains_spend_no_retry_and_come_to_an_end(evidence: Evidence) -> Iterator[str]:
+    """What a drain moved is told, and none goes on for ever."""
+    for drain in evidence.drains:
+        if drain.state == "running":
+            yield f"drain {drain.id} has not ended: {[(node.node.name, node.state, node.note) for node in drain.nodes]}"
+        for node in drain.nodes:
+            for each in node.runs:
+                run = evidence.runs.get(each.run)
+                if run is None or each.attempt > len(run.attempts) + 1:
+                    yield f"drain {drain.id} tells of attempt {each.attempt} of {each.run}, which is not known"
+                elif each.state in ("asked", "saving") and run.state.ended:
+                    yield f"drain {drain.id} says that {each.run} is {each.state}, and it has {run.state.value}"
+
+
 MOMENT_SECONDS = 1.0
 """Of the fast clock: within so long an accepted request and what it does at once are written."""
 
@@ -263,6 +315,8 @@ CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     arrangements_lasted,
     restarts_took_effect,
     rolled_back_runs_wait_for_those_before,
+    held_nodes_get_nothing_new,
+    drains_spend_no_retry_and_come_to_an_end,
     no_quota_passed,
 )
 

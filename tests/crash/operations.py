@@ -1,4 +1,4 @@
-"""What users do at random: launches, sweeps, stops, restarts, rollbacks, and changes of how a run waits."""
+"""What users do at random: launches, sweeps, stops, restarts, rollbacks, changes of how a run waits, and of nodes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ SILENCE = "  silence_timeout: 15s\n"
 """So that one that hangs comes to its end."""
 RATES = (0.1, 0.2, 0.3)
 """So that there are few releases, and runs share them."""
+NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
+OF_NODES = ("cordon", "uncordon", "drain", "decide")
 PRIORITIES = ("low", "normal", "high", "7", "-20")
 
 
@@ -68,6 +70,10 @@ class Users:
         """By workflow: what a rollback may go to."""
         self.checkpoints: dict[str, list[int]] = {}
         """By run: steps that a restart may ask for."""
+        self.drains: list[str] = []
+        """Those that go on."""
+        self.holds: list[tuple[str, str]] = []
+        """Node and user of each hold that is in force."""
 
     def next(self, runs: Sequence[Run]) -> Operation:
         """Something that a user may want now; not always what they may do, or what can be done."""
@@ -82,6 +88,10 @@ class Users:
             "rollback": 7 if self.releases else 0,
             "undo": 6 if self.rollbacks else 0,
             "arrange": 20 if waiting else 0,
+            "cordon": 5 if len(self.holds) < 3 else 1,
+            "uncordon": 4 + 4 * len(self.holds),
+            "drain": 6 if len(self.holds) < 3 else 1,
+            "decide": 4 if self.drains else 0,
         }
         kind = self._chance.choices(list(kinds), list(kinds.values()))[0]
         if kind in ("launch", "sweep"):
@@ -91,6 +101,8 @@ class Users:
         if kind == "undo":
             rollback = self._chance.choice(self.rollbacks)
             return self._operation(kind, self._bold(), f"/v1/rollbacks/{rollback}/undo", {}, rollback)
+        if kind in OF_NODES:
+            return self._node(kind)
         run = self._chance.choice({"restart": list(runs), "arrange": waiting}.get(kind, active))
         if kind == "arrange":
             body = self._arrangement(run, waiting)
@@ -126,6 +138,11 @@ class Users:
         """Its workflow back to its release."""
         where = f"/v1/workflows/{run.workflow}/rollback"
         return self._operation("rollback", self._chief(), where, {"to": run.release}, run.workflow)
+
+    def uncordon(self, node: str, of: str) -> Operation:
+        """A hold taken back."""
+        where = "/v1/nodes/uncordon"
+        return self._operation("uncordon", self._chief(), where, {"nodes": [_ref(node)], "of": of}, node)
 
     def undo(self, rollback: str) -> Operation:
         """A rollback taken back."""
@@ -191,6 +208,28 @@ class Users:
         body = {"to": self._chance.choice(["", *self.releases[workflow]])}
         return self._operation("rollback", self._bold(), f"/v1/workflows/{workflow}/rollback", body, workflow)
 
+    def _node(self, kind: str) -> Operation:
+        chance = self._chance
+        if kind == "decide":
+            drain = chance.choice(self.drains)
+            body: dict[str, Any] = {"decision": chance.choice(["cancel", "wait", "stop", "give_up"])}
+            return self._operation(kind, self._bold(), f"/v1/drains/{drain}/decide", body, drain)
+        nodes = chance.sample(NODES, chance.choice([1, 1, 1, 2]))
+        body = {"nodes": [_ref(node) for node in nodes]}
+        if kind == "uncordon" and self.holds:
+            node, user = chance.choice(self.holds)
+            body = {"nodes": [_ref(node)], "of": user}
+        elif kind == "cordon":
+            body["seconds"] = chance.choice([None, None, 10.0, 60.0])
+        elif kind == "drain":
+            body["policy"] = {
+                "deadline_seconds": chance.choice([5.0, 60.0, 1800.0]),
+                "at_deadline": chance.choice(["wait", "stop", "give_up"]),
+                "most_nodes": chance.choice([None, None, 1, 2]),
+            }
+        about = ", ".join(each["name"] for each in body["nodes"])
+        return self._operation(kind, self._bold(), f"/v1/nodes/{kind}", body, about)
+
     def _arrangement(self, run: Run, waiting: Sequence[Run]) -> dict[str, Any]:
         chance = self._chance
         what = chance.choice(["priority", "queue", "hold", "hold", "place"])
@@ -203,3 +242,7 @@ class Users:
         place = chance.choice(["first", "last", "before", "after", "own"])
         other = chance.choice(waiting).id if place in ("before", "after") else ""
         return {"place": place, "other": other}
+
+
+def _ref(node: str) -> dict[str, str]:
+    return {"name": node, "machine_id": f"machine-of-{node}"}

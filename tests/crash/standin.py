@@ -92,6 +92,10 @@ class StandIn:
         for method, path, handler, name in (
             ("GET", "/api/version", self._version, "version"),
             ("GET", "/api/v0/nodes", self._list_nodes, "nodes"),
+            ("GET", "/nodes/{node}", self._node, "node"),
+            ("GET", "/api/v0/actors", self._nothing, "actors"),
+            ("GET", "/api/v0/tasks", self._nothing, "tasks"),
+            ("GET", "/api/v0/placement_groups", self._nothing, "groups"),
             ("GET", "/api/cluster_status", self._cluster_status, "usage"),
             ("GET", "/api/jobs/", self._list, "list"),
             ("POST", "/api/jobs/", self._submit, "submit"),
@@ -193,7 +197,7 @@ class StandIn:
         """Wait for room, as a placement group does; False if it was asked to leave before there was any."""
         wanted = [str(node) for node in gang.launch["node_ids"]]
         told = False
-        while not gang.stops and not gang.at_once:
+        while not gang.asked and not gang.at_once:
             free = self._free()
             each = int(gang.launch["gpus_per_node"])
             if wanted:
@@ -243,6 +247,17 @@ class StandIn:
     async def _list_nodes(self, request: web.Request) -> web.Response:
         rows = list(self._nodes.values())
         return web.json_response({"result": True, "data": {"result": {"total": len(rows), "result": rows}}})
+
+    async def _node(self, request: web.Request) -> web.Response:
+        """Its raylet listens where this listens: it answers."""
+        assert request.transport is not None
+        host, port = request.transport.get_extra_info("sockname")[:2]
+        raylet = {"nodeManagerAddress": host, "nodeManagerPort": port}
+        return web.json_response({"result": True, "data": {"detail": {"raylet": raylet}}})
+
+    async def _nothing(self, request: web.Request) -> web.Response:
+        """Nobody else has work here that has a name."""
+        return web.json_response({"result": True, "data": {"result": {"total": 0, "result": []}}})
 
     async def _cluster_status(self, request: web.Request) -> web.Response:
         at, usage = self._usage

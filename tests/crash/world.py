@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs import package
 from jobs.model import Move, Run
+from jobs.nodeview import Drain, NodesView
 from jobs.wire import AuditEntry, Rollback
 from tests.crash.clock import FACTOR, FastClock
 from tests.crash.desk import Answer, Person, ask, people
@@ -205,7 +206,8 @@ class World:
             await self._look_closer()
 
     async def _look_closer(self) -> None:
-        """Releases, rollbacks and checkpoints, from which users choose."""
+        """Releases, rollbacks, checkpoints and held nodes, from which users choose."""
+        await self._look_at_nodes()
         if (answer := await self.ask("GET", "/v1/releases")) is not None:
             self.users.releases = {}
             for release in answer.body["releases"]:
@@ -216,6 +218,15 @@ class World:
             if (answer := await self.ask("GET", f"/v1/runs/{run.id}/checkpoints")) is not None and answer.fine:
                 steps = [row["step"] for row in answer.body["checkpoints"] if row["complete"]]
                 self.users.checkpoints[run.id] = steps
+
+    async def _look_at_nodes(self) -> NodesView | None:
+        answer = await self.ask("GET", "/v1/nodes")
+        if answer is None:
+            return None
+        view = NodesView.model_validate(answer.body)
+        self.users.holds = sorted({(row.name, hold.user) for row in view.nodes for hold in row.holds})
+        self.users.drains = [drain.id for drain in view.drains if drain.state == "running"]
+        return view
 
     async def carry_out(self, operation: Operation) -> None:
         """Ask for it once."""
@@ -261,9 +272,14 @@ class World:
                 await self.carry_out(operation)
         while True:
             await self._look_around()
+            view = await self._look_at_nodes()
             going = [run for run in self.runs if not run.state.ended]
-            if not going:
+            if not going and not self.users.drains:
                 break
+            for node, user in self.users.holds if view is not None else ():
+                operation = self.users.uncordon(node, user)
+                self.history.append(operation)
+                await self.carry_out(operation)
             shown = "\n".join(f"{run.id}: {run.state.value}: {run.reason}" for run in going)
             assert time.monotonic() < deadline, f"these do not come to an end:\n{shown}"
             for run in going:
@@ -309,6 +325,7 @@ class World:
             ],
             record=(await self.control("record"))["record"],
             limits=LIMITS,
+            drains=[Drain.model_validate(drain) for drain in (await self.read("/v1/drains?limit=1000"))["drains"]],
         )
         await self.end_in_order(controller)
         return found

@@ -99,7 +99,10 @@ class Pool:
 
     def best(self, numbers: Sequence[int], demand: Demand) -> list[int]:
         """Of these the ones to take: where least is left over, so that whole nodes stay whole."""
-        ranked = sorted(numbers, key=lambda number: (self.gpus[number], self.cpus[number], self.rooms[number].name))
+        rooms = self.rooms
+        ranked = sorted(
+            numbers, key=lambda number: (rooms[number].avoid, self.gpus[number], self.cpus[number], rooms[number].name)
+        )
         return ranked[: demand.nodes]
 
     def free_at(self, numbers: Iterable[int], demand: Demand) -> list[float]:

@@ -129,6 +129,9 @@ class Room:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     cordoned: str = ""
     """Who cordoned it and why; empty for one that takes work."""
+    avoid: bool = False
+    """It takes work only where no other has room: it is to be emptied soon."""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,10 @@ class RayStandIn:
         self.nodes: list[dict[str, Any]] = [stand_in_node("head", 0), stand_in_node("worker-1", 4)]
         self.held: dict[tuple[str, str], float] = {}
         """What others hold, by node id and resource."""
+        self.rows: dict[str, list[dict[str, Any]]] = {"actors": [], "tasks": [], "placement_groups": []}
+        """Further rows of the state API."""
+        self.deaf: set[str] = set()
+        """Ids of nodes whose raylet takes no connection, though Ray has them as alive."""
         self.address = ""
         self.session = "session_1"
         self.down = False
@@ -47,7 +51,10 @@ class RayStandIn:
         app = web.Application(middlewares=[self._trouble], client_max_size=200 * 2**20)
         app.router.add_get("/api/version", self._version)
         app.router.add_get("/api/v0/nodes", self._nodes)
+        app.router.add_get("/api/v0/{what}", self._state)
+        app.router.add_get("/nodes/{node}", self._node)
         app.router.add_get("/api/cluster_status", self._cluster_status)
+        app.router.add_get("/api/jobs/", self._list)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/{job}", self._job)
         app.router.add_post("/api/jobs/{job}/stop", self._stop)
@@ -75,6 +82,27 @@ class RayStandIn:
 
     async def _nodes(self, request: web.Request) -> web.Response:
         return web.json_response({"result": True, "data": {"result": {"result": self.nodes}}})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        wanted = dict(
+            zip(request.query.getall("filter_keys", []), request.query.getall("filter_values", []), strict=True)
+        )
+        found = [
+            row
+            for row in self.rows[request.match_info["what"]]
+            if all(row.get(name) == value for name, value in wanted.items())
+        ]
+        return web.json_response({"result": True, "data": {"result": {"result": found}}})
+
+    async def _node(self, request: web.Request) -> web.Response:
+        """Its raylet listens where this listens, or nowhere."""
+        assert request.transport is not None
+        host, port = request.transport.get_extra_info("sockname")[:2]
+        raylet = {"nodeManagerAddress": host, "nodeManagerPort": 1 if request.match_info["node"] in self.deaf else port}
+        return web.json_response({"result": True, "data": {"detail": {"raylet": raylet}}})
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return web.json_response(list(self.jobs.values()))
 
     async def _cluster_status(self, request: web.Request) -> web.Response:
         totals = {node["node_id"]: node["resources_total"] for node in self.nodes}

@@ -11,7 +11,7 @@ from jobs.controller.begin import Begin
 from jobs.controller.begin import admitted as let_go
 from jobs.controller.judge import DOUBT_SECONDS, Do, JobSeen, Seen, judge, short
 from jobs.controller.record import IllegalMove, Record, StopWanted, moved
-from jobs.model import MOVES, GangStatus, Outcome, Run, RunState, job_id
+from jobs.model import MOVES, Failure, GangStatus, Outcome, Run, RunState, job_id
 from tests.unit.jobs.test_controller_journal import make_record
 
 NOW = 1000.0
@@ -286,3 +286,74 @@ def test_any_order_of_answers_makes_only_legal_moves(kind: str, course: list[tup
             assert seen.job is not None or seen.outcome is not None
     kept = record.model_copy(update={"unwritten": []})
     assert Record.model_validate_json(record.model_dump_json()) == kept
+
+
+def drained(now: bool = False, at: float = NOW, **rest: object) -> StopWanted:
+    wanted = StopWanted(at=at, user="alice", reason="w1 is drained", now=now, purpose="drain")
+    return wanted.model_copy(update=rest)
+
+
+def test_a_drain_asks_by_a_word_and_never_by_itself_for_more() -> None:
+    running = in_state(RunState.RUNNING, stop=drained())
+    step = judge(running, Seen(job=job("RUNNING")), NOW)
+    assert (step.do, step.record.run.state) == (Do.LEAVE, RunState.SAVING)
+    assert step.record.run.reason == "moved by alice: w1 is drained; its gang saves"
+    asked = step.record.model_copy(update={"stop": drained(sent_at=NOW)})
+    # Long after the run's own grace it still may take its time: the drain has a deadline of its own.
+    much_later = NOW + 1500
+    assert judge(asked, Seen(job=job("RUNNING")), NOW + 1).do is Do.NOTHING
+    step = judge(asked, Seen(job=job("RUNNING")), much_later)
+    assert (step.do, step.record.run.state) == (Do.LEAVE, RunState.SAVING)
+    urgent = wishes.stop(asked, drained(now=True, at=much_later))
+    step = judge(urgent, Seen(job=job("RUNNING")), much_later)
+    assert (step.do, step.record.run.state) == (Do.STOP, RunState.STOPPING)
+
+
+@pytest.mark.parametrize("state", [RunState.STARTING, RunState.RUNNING, RunState.SAVING, RunState.STOPPING])
+def test_a_drained_run_goes_back_to_its_old_place_and_spends_no_retry(state: RunState) -> None:
+    record = in_state(state, stop=drained(sent_at=NOW))
+    run = record.run.model_copy(update={"max_retry": 2, "queued_at": 7.0, "priority": "high"})
+    record = record.model_copy(update={"run": run, "place": 3.5})
+    seen = Seen(job=job("SUCCEEDED"), outcome=Outcome(verdict="stopped", reason="stopped on request"))
+    after = judge(record, seen, NOW + 5).record
+    assert (after.run.state, after.run.retries, after.run.queued_at, after.place) == (RunState.QUEUED, 0, 7.0, 3.5)
+    assert (after.run.not_before, after.stop, after.run.failure) == (None, None, None)
+    assert after.run.reason == "moved by alice: w1 is drained; stopped on request"
+    assert after.launch.previous_nodes == {"node-1": "node-1"}
+
+
+OF_THE_NODE = (Failure.NODE_LOST, Failure.DRIVER, Failure.COMMUNICATION, Failure.UNKNOWN, Failure.START_TIMEOUT)
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_a_failure_on_a_node_that_is_emptied_counts_only_if_it_is_the_runs_own(failure: Failure) -> None:
+    record = in_state(RunState.SAVING, stop=drained(sent_at=NOW))
+    record = record.model_copy(update={"run": record.run.model_copy(update={"max_retry": 2})})
+    seen = Seen(job=job("FAILED"), outcome=Outcome(verdict="failed", reason="rank 0", failure=failure))
+    run = judge(record, seen, NOW + 5).record.run
+    assert run.attempt is not None
+    if failure in OF_THE_NODE:
+        assert (run.state, run.retries, run.attempt.failure) == (RunState.QUEUED, 0, None)
+    else:
+        assert run.attempt.failure is failure
+        assert "moved by" not in run.reason
+
+
+def test_nothing_is_looked_for_on_a_node_that_a_person_called_off() -> None:
+    record = in_state(RunState.SAVING, stop=drained(now=True, sent_at=NOW, gone=["node-1"]))
+    seen = Seen(job=job("SUCCEEDED"), outcome=Outcome(verdict="stopped"))
+    assert judge(record, seen, NOW + 5).record.launch.previous_nodes == {}
+
+
+def test_what_a_person_wants_goes_before_a_drain_and_is_told_to_ray() -> None:
+    asked = in_state(RunState.SAVING, stop=drained(sent_at=NOW))
+    stopped = wishes.stop(asked, stop())
+    assert stopped.stop is not None
+    assert (stopped.stop.purpose, stopped.stop.sent_at) == ("stop", None)
+    assert judge(stopped, Seen(job=job("RUNNING")), NOW + 1).do is Do.STOP
+    assert wishes.stop(stopped, drained()) is stopped
+
+
+def test_one_that_was_let_go_and_not_posted_only_goes_back() -> None:
+    after = judge(admitted(stop=drained()), Seen(), NOW).record
+    assert (after.run.state, after.run.retries) == (RunState.QUEUED, 0)
