@@ -85,8 +85,12 @@ def sweep_dead_demos() -> None:
     for path in runtime_folder().glob("demo*.json"):
         if path.stem in living:
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, RaydeckError):
             body = json.loads(path.read_text("utf-8"))
+            if "hosts" in body:
+                from console.demo.hosts.net import take_down
+
+                take_down(body["hosts"])
             processes.end_all(body["demo"])
             shutil.rmtree(body["folder"], ignore_errors=True)
         path.unlink(missing_ok=True)
@@ -95,10 +99,13 @@ def sweep_dead_demos() -> None:
 class Keeper:
     """One demo, from its folder to its end."""
 
+    workers = WORKERS
+
     def __init__(self, demo: str, folder: Path) -> None:
         self.demo = demo
         self.folder = folder
-        self.nodes = ["head", *(f"worker-{number + 1}" for number in range(WORKERS))]
+        self.name = ""
+        self.nodes = ["head", *(f"worker-{number + 1}" for number in range(self.workers))]
         self.context_path: Path | None = None
         self._children: list[asyncio.subprocess.Process] = []
 
@@ -226,6 +233,16 @@ class Keeper:
             simulated=True,
         )
 
+    def claim(self) -> dict[str, Any]:
+        """What it says of itself while it starts, so that whatever it leaves is found."""
+        return {"pid": os.getpid(), "demo": self.demo, "folder": str(self.folder)}
+
+    async def machines(self) -> Context:
+        """The SSH hosts and the Ray cluster; how both are reached."""
+        ports, ray = await asyncio.gather(self._ssh_hosts(), self._ray())
+        (self.folder / "cluster.json").write_text(json.dumps(ray))
+        return self._context(self.name, ports, ray)
+
     def _claim_name(self) -> str:
         folder = runtime_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,7 +254,7 @@ class Keeper:
             path = folder / f"{name}.json"
             with contextlib.suppress(FileExistsError):
                 with path.open("x") as file:
-                    json.dump({"pid": os.getpid(), "demo": self.demo, "folder": str(self.folder)}, file)
+                    json.dump(self.claim(), file)
                 self.context_path = path
                 return name
         raise StartFailed("a hundred demos run already")
@@ -246,26 +263,19 @@ class Keeper:
         """Start everything; tell of each step; end with ``ready``."""
         began = time.monotonic()
         sweep_dead_demos()
-        name = self._claim_name()
-        ports, ray = await asyncio.gather(self._ssh_hosts(), self._ray())
-        context = self._context(name, ports, ray)
+        self.name = self._claim_name()
+        context = await self.machines()
         assert self.context_path is not None
-        (self.folder / "cluster.json").write_text(json.dumps(ray))
         await self._controller(context)
-        body = {
-            "pid": os.getpid(),
-            "demo": self.demo,
-            "folder": str(self.folder),
-            "context": context.to_json(),
-        }
+        body = {**self.claim(), "context": context.to_json()}
         fresh = self.context_path.with_suffix(".new")
         fresh.write_text(json.dumps(body))
         fresh.replace(self.context_path)
         say(
             "ready",
-            context=name,
+            context=self.name,
             nodes=len(self.nodes),
-            gpus=WORKERS * GPUS,
+            gpus=self.workers * GPUS,
             simulated=True,
             dashboard=context.dashboard,
             folder=str(self.folder),
@@ -314,14 +324,19 @@ async def _closed(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-async def _main() -> int:
+async def _main(hosts: bool) -> int:
+    kind = Keeper
+    if hosts:
+        from console.demo.hosts.keeper import HostsKeeper
+
+        kind = HostsKeeper
     processes.become_reaper()
     demo = secrets.token_hex(4)
     os.environ[processes.MARK] = demo
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         os.environ.pop(name, None)
     # Short: Ray's sockets lie below it, and a socket's path may have 107 bytes.
-    keeper = Keeper(demo, Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp")))
+    keeper = kind(demo, Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp")))
     closed = asyncio.ensure_future(_closed(asyncio.Event()))
     starting = asyncio.ensure_future(within(keeper.start(), START_LIMIT_SECONDS))
     code = 0
@@ -344,8 +359,9 @@ async def _main() -> int:
 
 def main() -> None:
     """The keeper's process."""
-    argparse.ArgumentParser(description="starts and ends a demo").parse_args()
-    sys.exit(asyncio.run(_main()))
+    parser = argparse.ArgumentParser(description="starts and ends a demo")
+    parser.add_argument("--hosts", action="store_true", help="on several hosts, made of namespaces")
+    sys.exit(asyncio.run(_main(parser.parse_args().hosts)))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ NEEDED = "Install it with: pip install 'raydeck[local]'"
 class Demo:
     """One demo. `events` until ``ready``; `close` ends it and waits until nothing is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: bool = False) -> None:
+        """``hosts``: on several hosts of their own, made of namespaces; takes root, on Linux."""
+        self._hosts = hosts
         self._keeper: asyncio.subprocess.Process | None = None
         self._errors: IO[bytes] | None = None
         self.ready: dict[str, Any] | None = None
@@ -30,12 +32,18 @@ class Demo:
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """What the keeper says while it starts: ``step`` …, then ``ready``. Raises `Refused` if it fails."""
         self._require_local()
+        if self._hosts:
+            from console.demo.hosts.net import why_not
+
+            if missing := why_not():
+                raise Refused(f"a demo on several hosts cannot run here: {missing}")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         # A session of its own: Ctrl-C and a closed terminal reach the console, and the closed pipe then ends the demo.
         self._keeper = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "console.demo.keeper",
+            *(["--hosts"] if self._hosts else []),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._errors,

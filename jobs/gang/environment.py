@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import Refused
+from jobs.gang.interfaces import interface_of
 from jobs.model import Launch
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -30,9 +31,10 @@ def marks(launch: Launch, node: str) -> dict[str, str]:
 def of_gang(launch: Launch, node: str, address: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of torchrun on a node, and so of its ranks. Raises Refused for a dead reference."""
     environment = {"OMP_NUM_THREADS": "1", **_inherited(inherited)}
-    if address.startswith("127."):
-        # Gloo otherwise listens on what the host's name resolves to, which need not reach the loopback address.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if device := interface_of(address):
+        # Gloo otherwise listens on what the host's own name resolves to: on many machines that is the loopback address,
+        # which the other nodes cannot reach.
+        environment.setdefault("GLOO_SOCKET_IFNAME", device)
     return environment | resolve(launch.environment, inherited) | marks(launch, node) | of_script(launch)
 
 

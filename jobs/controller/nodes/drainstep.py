@@ -15,7 +15,7 @@ from jobs.spans import span
 
 CHECK_SECONDS = 30.0
 """For so long an empty node has to stay empty."""
-ASK_AGAIN_SECONDS = 5.0
+_BACK = "it did not stay empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ def _moving(drain: Drain, node: DrainNode, there: SeenNode, late: bool, now: flo
     if late and policy.at_deadline == "give_up":
         note = f"given up: {_still(there)} after {span(policy.deadline_seconds)}; it stays cordoned"
         return node.model_copy(update={"state": "given up", "ended_at": now, "note": note, "empty_since": None})
-    back = node.state == "checking"
-    words = f"it did not stay empty: {_still(there)}" if back else f"waits for {_still(there)}"
+    back = node.state == "checking" or node.note.startswith(_BACK)
+    words = f"{_BACK}: {_still(there)}" if back else f"waits for {_still(there)}"
     if there.silent:
         words += "; nothing answers there, though Ray still has it as alive"
     if late and policy.at_deadline == "wait":

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from jobs.controller import schema
 from jobs.controller.journal import Act, Journal, JournalError, JournalThread
 from jobs.controller.record import Record, moved
 from jobs.model import MOVES, Attempt, Launch, Move, Outcome, Run, RunState
@@ -223,7 +224,19 @@ def test_a_file_of_schema_1_is_taken_up(tmp_path: Path) -> None:
         assert journal.moves("lm-aaaaaa") == []
         journal.audit(make_act(), 2.0)
         journal.close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (2,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+def test_a_file_of_schema_2_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    database = sqlite3.connect(path)
+    database.executescript("DROP TABLE holds; DROP TABLE drains; DROP TABLE permits; PRAGMA user_version = 2")
+    database.close()
+    journal = Journal(path)
+    assert (journal.holds(), journal.drains(), journal.permit("p")) == ([], [], None)
+    journal.close()
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
 
 
 def test_a_migration_that_fails_has_done_nothing(tmp_path: Path) -> None:

@@ -183,7 +183,9 @@ def test_a_gang_gets_its_settings_and_not_the_launch() -> None:
     assert (made["RAYDECK_RESUME_STEP"], made["OMP_NUM_THREADS"], made["PATH"]) == ("40", "4", "/bin")
     assert made["GLOO_SOCKET_IFNAME"] == "lo"
     assert "RAYDECK_LAUNCH" not in made
-    assert "GLOO_SOCKET_IFNAME" not in environment.of_gang(asked, "n", "10.0.0.5", {})
+    # An address that no device here has says nothing of the device to use.
+    assert "GLOO_SOCKET_IFNAME" not in environment.of_gang(asked, "n", "192.0.2.77", {})
+    assert environment.of_gang(asked, "n", "127.0.0.1", {"GLOO_SOCKET_IFNAME": "ib0"})["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
 @pytest.fixture
