@@ -21,7 +21,8 @@ class Action:
     sentence: str
     """What it does, for help and palette."""
     scope: str = "everywhere"
-    """Where it is offered: ``everywhere``, ``fleet``, ``node``, ``runs``, ``run``, ``releases``, ``log``, ``table``."""
+    """Where it is offered: ``everywhere``, ``table``, ``fleet``, ``node``, ``upkeep``, ``drains``, ``runs``, ``run``,
+    ``releases``, ``log``."""
     touches: bool = False
     """Changes something on the cluster: asks first, and is off in read-only mode."""
     footer: str = ""
@@ -30,7 +31,7 @@ class Action:
 
 ACTIONS: tuple[Action, ...] = (
     Action("help", ("question_mark", "f1"), "This page", footer="help"),
-    Action("command", ("colon",), "Type a command: :queue :audit :run RUN :explain RUN :launch :theme NAME"),
+    Action("command", ("colon",), "Type a command: :queue :run RUN :explain RUN :drain NODE :cordon NODE :audit"),
     Action("back", ("escape",), "Clear the filter, then close what is open; never changes anything"),
     Action("quit", ("q",), "Back; at the first screen, quit"),
     Action("fleet", ("1",), "The fleet: every GPU, every node"),
@@ -38,6 +39,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("queue", ("3",), "The queues: what they hold, who waits, and why"),
     Action("releases", ("4",), "The releases of all workflows, and how they fared"),
     Action("audit", ("5",), "The audit log: who asked for what, allowed or refused"),
+    Action("drains", ("6",), "The drains: how far each node is, and what is to be chosen"),
     Action("next_pane", ("tab",), "To the next pane"),
     Action("refresh", ("ctrl+r", "f5"), "Ask Ray and the controller again now"),
     Action("mouse", ("m",), "Mouse on or off (off over SSH, so that the terminal can select text)"),
@@ -60,6 +62,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("sweep", ("w",), "Its sweep: every point side by side", "runs"),
     Action("difference", ("v", "equals_sign"), "The two marked releases side by side", "releases", footer="difference"),
     Action("shell", ("s",), "An SSH shell on the node (the screen comes back when it ends)", "fleet"),
+    Action("more_time", ("W",), "At the deadline: wait on, so long", "drains", True, "wait on"),
+    Action("end_rest", ("H",), "At the deadline: end what has not left", "drains", True, "end rest"),
+    Action("give_up", ("L",), "At the deadline: give up; stays cordoned", "drains", True, "give up"),
+    Action("stop_drain", ("X",), "Stop the drain; its nodes stay cordoned", "drains", True, "stop drain"),
+    Action("cordon", ("C",), "Keep new work off; what runs there goes on", "upkeep", True, "cordon"),
+    Action("uncordon", ("U",), "Take a hold back: they take work again", "upkeep", True, "uncordon"),
+    Action("drain", ("D",), "Cordon, and move their work off", "upkeep", True, "drain"),
+    Action("retire", ("E",), "Take them out of Ray, for good", "upkeep", True, "retire"),
+    Action("rejoin", ("J",), "Start Ray there again, and open them", "upkeep", True, "rejoin"),
+    Action("end_process", ("T",), "End left-over processes that hold GPUs", "node", True, "sweep"),
+    Action("kill_process", ("K",), "The same, and kill what does not heed it", "node", True),
     Action("launch", ("S",), "Launch a workflow", touches=True, footer="launch"),
     Action("stop", ("K", "ctrl+k", "f9"), "Stop the run: save, leave, then end the job", "runs", True, "stop"),
     Action("restart", ("R",), "Restart the run from one of its checkpoints", "runs", True, "restart"),

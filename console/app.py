@@ -16,9 +16,9 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from console.actions import ACTIONS, check_keys
+from console.screens.keep import KeepingApp
 from console.screens.place import Place
 from console.screens.start import StartScreen
-from console.screens.touch import TouchingApp
 from console.settings import Context, Settings
 from console.theme import THEMES, choose_theme
 from jobs.errors import RaydeckError
@@ -42,14 +42,20 @@ def _run_commands() -> type[Provider]:
     return RunCommands
 
 
-class RaydeckApp(TouchingApp):
+def _node_commands() -> type[Provider]:
+    from console.screens.palette import NodeCommands
+
+    return NodeCommands
+
+
+class RaydeckApp(KeepingApp):
     """The console on one context, or on a demo that is still being started."""
 
     TITLE = "raydeck"
     CSS = "Screen { background: $background; color: $foreground; }"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "colon"
-    COMMANDS = TouchingApp.COMMANDS | {_run_commands}
+    COMMANDS = KeepingApp.COMMANDS | {_run_commands, _node_commands}
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
 
     def __init__(self, settings: Settings, environ: dict[str, str], find: Callable[[], Context] | Demo) -> None:
@@ -110,9 +116,10 @@ class RaydeckApp(TouchingApp):
         if not (self.is_running and screen.is_running):
             return  # it is on its way out, and its widgets go before it does
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
-        queue = session.work.take_queue_changed()
+        nodes |= session.work.nodes.take_changed()
+        others = [session.work.take_queue_changed(), session.work.nodes.take_drains_changed()]
         now = time.monotonic()
-        if nodes or runs or queue or now - self._framed_at >= QUIET_SECONDS:
+        if nodes or runs or any(others) or now - self._framed_at >= QUIET_SECONDS:
             self._framed_at = now
             screen.frame(nodes, runs)
 
@@ -229,8 +236,6 @@ class RaydeckApp(TouchingApp):
             yield SystemCommand(f"theme {theme.name}", "Colours", lambda name=theme.name: self._set_theme(name))
         if self.session is None:
             return
-        for name in self.session.fleet.nodes:
-            yield SystemCommand(f"node {name}", "Open this node", lambda name=name: self.open_node(name))
         if not self.settings.read_only:
             for workflow in sorted({run.workflow for run in self.session.work.runs.values()}):
                 yield SystemCommand(

@@ -53,6 +53,11 @@ class NodeEntry:
     """``head`` or ``worker``."""
     accelerators: int | None = None
     """How many it should have, where the cluster file says so."""
+    ray_start: str = ""
+    """What starts Ray on it, for its own shell; may hold ``{head}``, ``{host}`` and ``{accelerators}``, which are
+    filled in when the file is read. Empty: Ray cannot be started there from here."""
+    ray_stop: str = ""
+    """What ends Ray on it; empty: ``ray stop``."""
     ssh: SshOptions = field(default_factory=SshOptions)
 
 
@@ -181,33 +186,76 @@ def demo_contexts(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
 
 def _from_cluster_file(context: Context, path: Path) -> None:
     from jobs.load import load_cluster
+    from jobs.placeholders import filled
 
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     cluster = load_cluster(text, str(path))
-    known = {node.address for node in context.nodes}
+    known = {node.address: node for node in context.nodes}
     for control in cluster.control_nodes:
         if control.host not in known:
             context.nodes.insert(0, NodeEntry(name=control.host, address=control.host, role="head"))
         if control.metadata_store:
             context.metadata_store = control.metadata_store
-    context.nodes += [
-        NodeEntry(name=worker.host, address=worker.host, accelerators=worker.accelerators)
-        for worker in cluster.worker_nodes
-        if worker.host not in known
-    ]
+    ray = cluster.access.ray
+    head = cluster.control_nodes[0].host
+    for worker in cluster.worker_nodes:
+        node = known.get(worker.host)
+        if node is None:
+            node = NodeEntry(name=worker.host, address=worker.host, accelerators=worker.accelerators)
+            context.nodes.append(node)
+        elif node.accelerators is None and "accelerators" in worker.model_fields_set:
+            node.accelerators = worker.accelerators
+        values = {"head": head, "host": worker.host, "accelerators": worker.accelerators}
+        node.ray_start = node.ray_start or filled(worker.ray_start or ray.start, values)
+        node.ray_stop = node.ray_stop or filled(ray.stop, values)
     storage = cluster.storage
     paths = (storage.dataset_path, storage.model_path, storage.output_path, storage.log_path, storage.cache_path)
     context.disks += [path for path in paths if path and path not in context.disks]
 
 
+_Own = tuple[str, NodeEntry, str]
+"""A command that the context file itself gives: where it stands, its node, the field."""
+
+
+def _own_commands(context: Context, path: Path) -> list[_Own]:
+    """The commands of the context file itself. Raises `Refused` where a name in braces stands for nothing."""
+    from jobs.placeholders import faults
+
+    found: list[_Own] = []
+    for index, node in enumerate(context.nodes):
+        for name in ("ray_start", "ray_stop"):
+            command: str = getattr(node, name)
+            where = f"{path}: nodes.{index}.{name}"
+            for sentence, suggestion in faults(command):
+                raise Refused(f"{where}: {sentence}", f"Did you mean {suggestion}?" if suggestion else "")
+            if command:
+                found.append((where, node, name))
+    return found
+
+
+def _fill_in(context: Context, commands: list[_Own]) -> None:
+    """Put the context's names and figures into its own commands."""
+    from jobs.placeholders import filled
+
+    head = context.head.address if context.head is not None else None
+    for where, node, name in commands:
+        values = {"head": head, "host": node.address, "accelerators": node.accelerators}
+        try:
+            setattr(node, name, filled(getattr(node, name), values))
+        except KeyError as error:
+            raise Refused(f"{where}: the node says nothing of its {error.args[0]}") from error
+
+
 def load_context(path: Path) -> Context:
     """A context file, with the hosts of its cluster file. Raises `Refused` with the file and the field."""
     context = _validated(Context, {"name": path.stem, **_read(path)}, path)
+    commands = _own_commands(context, path)
     if context.cluster_file is not None:
         _from_cluster_file(context, path.parent / context.cluster_file)
+    _fill_in(context, commands)
     if not context.nodes:
         raise Refused(f"{path} names no node", "Give `nodes`, or a `cluster_file` that has some")
     return context

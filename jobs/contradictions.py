@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from jobs import placeholders
 from jobs.spec import Cluster, Place, Training, Workflow
 from jobs.values import is_plaintext_secret, unreferenced_fault
 from jobs.wording import nearest
@@ -147,3 +148,16 @@ def cluster_contradictions(cluster: Cluster) -> Iterator[tuple[Place, str]]:
         if queue.name in names:
             yield ("scheduler", "queues", index, "name"), f"there is a queue {queue.name} already"
         names.add(queue.name)
+
+
+def command_faults(cluster: Cluster) -> Iterator[Fault]:
+    """What is wrong with the commands that start and stop Ray: names in braces that stand for nothing."""
+    ray = cluster.access.ray
+    commands: list[tuple[Place, str]] = [
+        (("access", "ray", "start"), ray.start),
+        (("access", "ray", "stop"), ray.stop),
+        *((("worker_nodes", index, "ray_start"), node.ray_start) for index, node in enumerate(cluster.worker_nodes)),
+    ]
+    for place, command in commands:
+        for sentence, suggestion in placeholders.faults(command):
+            yield Fault(place, f"{place[-1]} {sentence}", suggestion)

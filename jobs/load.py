@@ -219,6 +219,8 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
         _note(read, body, _contradictions(loaded))
         if isinstance(loaded, Workflow):
             _sweep(read, body, loaded)
+        elif isinstance(loaded, Cluster):
+            note_faults(read, body, contradictions.command_faults(loaded))
         return loaded
 
 

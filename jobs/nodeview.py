@@ -129,6 +129,8 @@ class DrainPolicy(_Message):
     """So many nodes may be away at a time, those that were away before included."""
     most_share: float | None = Field(default=None, gt=0, le=1)
     """And this share of the accelerators of the cluster."""
+    check_seconds: float = Field(default=30.0, ge=0, le=3600)
+    """For so long an empty node has to stay empty."""
     gpus: bool = False
     """Hold idle GPUs as well, see `Hold.gpus`."""
     gone: bool = False
@@ -171,7 +173,7 @@ class DrainNode(_Message):
     node_id: str = ""
     """Ray's id when its turn came."""
     state: Literal["waiting", "moving", "checking", "empty", "stopped", "given up"] = "waiting"
-    """``checking``: empty, and looked at for 30 s whether it stays so."""
+    """``checking``: empty, and looked at for a while whether it stays so."""
     began_at: float | None = None
     deadline_at: float | None = None
     overdue: bool = False

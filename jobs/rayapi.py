@@ -237,10 +237,15 @@ class RayApi:
         return await self._state(what, limit, where)
 
     async def _state(self, what: str, limit: int, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        params: list[tuple[str, str]] = [("limit", str(max(1, min(limit, PAGE_LIMIT)))), ("detail", "true")]
-        for name, value in (where or {}).items():
-            params += [("filter_keys", name), ("filter_predicates", "="), ("filter_values", value)]
-        raw = raymodel.mapping(await self._json("GET", f"/api/v0/{what}?{urlencode(params)}"))
+        params = {"limit": str(max(1, min(limit, PAGE_LIMIT))), "detail": "true"}
+        path = f"/api/v0/{what}"
+        if where:
+            # Each filter repeats the same three names, which a mapping cannot.
+            query = list(params.items())
+            for name, value in where.items():
+                query += [("filter_keys", name), ("filter_predicates", "="), ("filter_values", value)]
+            path = f"{path}?{urlencode(query)}"
+        raw = raymodel.mapping(await self._json("GET", path, params=None if where else params))
         if raw.get("result") is False:
             raise Unreachable(
                 f"{self._ray} cannot list its {what.replace('_', ' ')}: {one_line(raymodel.text(raw, 'msg'))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from typing import Mapping, NamedTuple
 
 from probes.reading import Process
@@ -16,6 +17,8 @@ COMMAND_LENGTH = 200
 """Characters of a command line that are kept: enough to tell a script and its first arguments."""
 ENVIRONMENT_BYTES = 131072
 
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 RECHECK_PASSES = 10
 """A pid that is there in every pass is taken for the same process for at most so many passes without a look."""
@@ -52,10 +55,14 @@ class Processes:
         our ``/proc`` does not show it (another container), and is named by its pid alone.
         """
         held: list[Process] = []
+        uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         for pid, used in memory_used_bytes.items():
             owner = self.owner(pid)
             if owner is not None:
-                held.append(Process(device, pid, owner.user, owner.command, used, owner.run, owner.attempt, owner.rank))
+                process = Process(device, pid, owner.user, owner.command, used, owner.run, owner.attempt, owner.rank)
+                process.started = owner.started
+                process.age_seconds = round(max(0.0, uptime - owner.started / _TICKS_PER_SECOND), 1)
+                held.append(process)
             elif pid in self._unresolved:
                 held.append(Process(device, pid, memory_used_bytes=used))
                 self._seen.add(pid)

@@ -138,6 +138,10 @@ class Process:
     """The raydeck run that this process belongs to, from its environment; empty if none."""
     attempt: int = 0
     rank: Optional[int] = None
+    started: int = 0
+    """Clock ticks between the machine's start and the process's: with the pid it names a process for good. 0 where the
+    node does not show the process."""
+    age_seconds: Optional[float] = None
 
 
 @dataclass

@@ -10,27 +10,35 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from console.app import RaydeckApp
 from console.demo.runner import Demo
 from console.render.work import progress_of
 from console.screens.dialogs import ConfirmDialog
+from console.screens.drains import DrainsScreen
 from console.screens.fleet import FleetScreen
 from console.screens.logs import LogScreen
 from console.screens.node import NodeScreen
+from console.screens.nodeforms import CordonDialog, DrainDialog
 from console.screens.queue import QueueScreen
 from console.screens.run import RunScreen
+from console.screens.uncordon import UncordonDialog
 from console.screens.work import RunsScreen
 from console.settings import Settings
+from console.widgets.table import VirtualTable
 from jobs.model import Run
+from tests.screens.seen import text_of
 
 FOLDER = Path(__file__).parent.parent / "screenshots"
 SIZE = (132, 38)
+SMALL = (80, 24)
+WIDE = (200, 50)
 STEPS = 120
 """How far the sample has come when pictures are taken."""
 
@@ -80,11 +88,13 @@ async def make() -> None:
     FOLDER.mkdir(exist_ok=True)
     async with on_a_demo(SIZE) as (app, pilot):
 
-        async def shot(name: str) -> None:
+        async def shot(name: str, size: tuple[int, int] = SIZE) -> None:
             app.clear_notifications()
+            await pilot.resize_terminal(*size)
             await pilot.pause(1.2)
             (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="raydeck"), encoding="utf-8")
             print(f"screenshots/{name}.svg")
+            await pilot.resize_terminal(*SIZE)
 
         await until(pilot, "the controller", lambda: app.session.work.controller.state == "ok")
         await pilot.press("S", "enter")
@@ -106,11 +116,53 @@ async def make() -> None:
         await pilot.press("enter")
         await until(pilot, "the node", lambda: isinstance(app.screen, NodeScreen))
         await shot("node")
+        await keep_free(app, pilot, shot)
         await more_than_fit(app, pilot)
         await pilot.press("3")
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
+
+
+async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
+    """Cordon one node and drain another, each with its preview, and take both back."""
+    assert app.session is not None
+    held = app.session.work.nodes
+
+    async def form(key: str, node: str, kind: type[Screen[Any]], text: str) -> None:
+        await pilot.press("1")
+        await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
+        await until(pilot, node, lambda: app.screen.query_one(VirtualTable).move_to(node))
+        await pilot.press(key)
+        await until(pilot, text, lambda: isinstance(app.screen, kind) and text in text_of(app))
+
+    async def is_now(node: str, state: str) -> None:
+        await until(pilot, f"{node} {state}", lambda: getattr(held.named(node), "state", "open") == state)
+
+    await form("C", "worker-1", CordonDialog, "Open for new work")
+    for name, size in (("cordon", SIZE), ("cordon-80", SMALL)):
+        await shot(name, size)
+    await pilot.press("r", *"fan 2 is loud", "enter")
+    await is_now("worker-1", "cordoned")
+    await form("D", "worker-2", DrainDialog, "is asked to save")
+    for name, size in (("drain", WIDE), ("drain-80", SMALL)):
+        await shot(name, size)
+    await pilot.press("r", *"swap the NVLink bridge", "enter", *"worker-2", "enter")
+    await until(pilot, "the drain", lambda: held.part("worker-2") is not None)
+    await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
+    for name, size in (("kept-free", WIDE), ("kept-free-80", SMALL)):
+        await shot(name, size)
+    await pilot.press("6")
+    await until(pilot, "the drains", lambda: isinstance(app.screen, DrainsScreen))
+    for name, size in (("drains", SIZE), ("drains-80", SMALL)):
+        await shot(name, size)
+    await is_now("worker-2", "drained")
+    for node in ("worker-1", "worker-2"):
+        await form("U", node, UncordonDialog, "may start again")
+        await pilot.press("enter")
+        await until(pilot, "the question", lambda: isinstance(app.screen, ConfirmDialog))
+        await pilot.press("y")
+        await is_now(node, "open")
 
 
 async def more_than_fit(app: RaydeckApp, pilot: Pilot[Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.cli import nodes as upkeep_shapes
 from console.cli import work
 from console.cli.shape import Call, Group, carry_out, json_option, watch_option, yes_option
 from jobs.errors import Usage
@@ -55,16 +56,17 @@ def _open(settings: Settings, find: Callable[[], Context] | Demo) -> int:
 
 @command_line.command()
 @click.option("--headless", is_flag=True, help="No screen: one JSON line when ready, then until interrupted.")
+@click.option("--hosts", is_flag=True, help="On four hosts of their own (namespaces, real sshd): Linux, as root.")
 @click.pass_obj
-def demo(call: Call, headless: bool) -> int:
+def demo(call: Call, headless: bool, hosts: bool) -> int:
     """An embedded Ray cluster with SIMULATED GPUs, SSH hosts and the controller. All gone when it ends."""
     from console.demo.runner import Demo
 
     if headless:
         from console.cli.demo import run_headless
 
-        return carry_out(run_headless(Demo()))
-    return _open(call.settings, Demo())
+        return carry_out(run_headless(Demo(hosts)))
+    return _open(call.settings, Demo(hosts))
 
 
 @command_line.command()
@@ -215,5 +217,5 @@ def contexts(call: Call, as_json: bool) -> int:
     return reads.contexts(call.settings, as_json)
 
 
-for command in work.COMMANDS:
+for command in (*work.COMMANDS, *upkeep_shapes.COMMANDS):
     command_line.add_command(command)

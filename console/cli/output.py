@@ -26,6 +26,11 @@ def say(text: str) -> None:
     print(text)
 
 
+def step(text: str) -> None:
+    """A line for a person who waits for the next one: out at once, through a pipe too."""
+    print(text, flush=True)
+
+
 def note(text: str) -> None:
     """A line for a person that is no part of the answer."""
     print(text, file=sys.stderr)

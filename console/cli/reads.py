@@ -58,12 +58,26 @@ async def _fleet(context: Context, rows: Callable[[Session], list[dict[str, Any]
             await asyncio.sleep(WATCH_SECONDS)
 
 
+def _note(row: dict[str, Any]) -> str:
+    """Who holds a node and why, what is being done there, and what SSH has to say."""
+    verbs = {"cordon": "cordoned", "drain": "drained", "retire": "retired"}
+    holds = [
+        f"{verbs[hold['kind']]} by {hold['user']}{': ' if hold['reason'] else ''}{hold['reason']}"
+        for hold in row["holds"] or ()
+    ]
+    parts = [*holds, row["held_note"] or "", row["ssh_reason"]]
+    if row["ray"] == "dead" and row["ssh"] == "up" and row["state"] not in ("retiring", "retired"):
+        parts.append(f"dead for Ray though SSH answers: raydeck rejoin {row['name']}")
+    return "; ".join(part for part in parts if part)
+
+
 async def nodes(context: Context, as_json: bool, watch: bool) -> int:
     """Every node."""
 
     def rows(session: Session) -> list[dict[str, Any]]:
         now = session.now()
-        return [node_document(node, session.work, now) for node in session.fleet.nodes.values()]
+        found = [node_document(node, session.work, now) for node in session.fleet.nodes.values()]
+        return found if as_json else [{**row, "note": _note(row)} for row in found]
 
     columns = (
         "name",
@@ -71,11 +85,12 @@ async def nodes(context: Context, as_json: bool, watch: bool) -> int:
         "ssh",
         "ray",
         "driver",
+        "state",
         "gpu_count",
         "gpus_busy",
         "runs",
         "sample_age_seconds",
-        "ssh_reason",
+        "note",
     )
     return await _fleet(context, rows, columns, "this context names no node", as_json, watch)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from console.render.fleet import BUSY_PERCENT, DeviceRow, gpu_level
+from console.render.nodedocs import standing_document
 from console.render.work import progress_of
 from console.state.fleet import Node
 from console.state.work import Job, WorkStore, status_of
@@ -21,7 +22,7 @@ from probes.reading import SAMPLE_COLUMNS, Missing
 
 
 def node_document(node: Node, work: WorkStore, now: float) -> dict[str, Any]:
-    """One node: ``name, address, role, ssh, ray, driver, gpu_count, gpus_busy, cordoned, holds, runs`` …"""
+    """One node: ``name, address, role, ssh, ray, driver, gpu_count, gpus_busy, cordoned, holds, state, runs`` …"""
     levels = [gpu_level(node, index) for index in node.gpu_indexes]
     known = [level for level in levels if level is not None and not isinstance(level, Missing)]
     age = node.age_seconds(now)
@@ -41,8 +42,7 @@ def node_document(node: Node, work: WorkStore, now: float) -> dict[str, Any]:
         "gpu_count": len(node.gpu_indexes),
         "gpus_busy": sum(level >= BUSY_PERCENT for level in known) if known or not levels else None,
         "gpus_held": node.ray_gpus_used,
-        "cordoned": False,
-        "holds": [],
+        **standing_document(node, work.nodes),
         "runs": work.runs_on(node.ray_node_id),
         "sample_age_seconds": None if age is None else round(age, 1),
         "cpu_percent": host.cpu_percent if host else None,

@@ -22,9 +22,10 @@ from console.render.cells import (
     state_cell,
     state_glyph,
 )
+from console.render.nodes import Standing, held_words, state_words
 from console.state.fleet import STALE_AFTER_SECONDS, Node
 from console.state.work import WorkStore
-from probes.reading import DRIVER_BLOCKED, ERROR, DeviceFacts, Missing, Process, Reading
+from probes.reading import DRIVER_BLOCKED, ERROR, DeviceFacts, Missing, Reading
 
 HOT_CELSIUS = 85
 BUSY_PERCENT = 5
@@ -47,6 +48,13 @@ class NodeRow:
     node: Node
     work: WorkStore
     now: float
+    now_wall: float = 0.0
+    """The head's clock, seconds since 1970: the times of holds are in it."""
+
+    @property
+    def standing(self) -> Standing:
+        """What people want of the node."""
+        return Standing(self.node, self.work, self.now_wall)
 
     @property
     def holders(self) -> dict[int, tuple[str, int]]:
@@ -192,6 +200,7 @@ def _busy(row: NodeRow) -> int:
 
 NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
     Column("node", "NODE", 14, _name, sort=lambda row: row.node.name),
+    Column("state", "STATE", 14, lambda row: state_words(row.standing), sort=lambda row: row.standing.state),
     Column("role", "ROLE", 6, lambda row: Cell(row.node.role, "muted"), sort=lambda row: row.node.role, drop=5),
     Column("ssh", "SSH", 12, _ssh, sort=lambda row: row.node.ssh.state),
     Column("ray", "RAY", 9, lambda row: state_cell(row.node.ray.state), sort=lambda row: row.node.ray.state),
@@ -220,6 +229,7 @@ NODE_COLUMNS: tuple[Column[NodeRow], ...] = (
     ),
     Column("cpu", "CPU", 5, lambda row: _cpu(row), align="right", sort=lambda row: _cpu_value(row) or -1, drop=6),
     Column("runs", "RUNS", 16, _runs, sort=lambda row: _runs(row).text, grow=True, drop=4),
+    Column("held", "WHO KEEPS IT FREE, AND WHY", 54, lambda row: held_words(row.standing), grow=True, drop=7),
     Column("age", "AGE", 5, _age, align="right", sort=lambda row: row.node.age_seconds(row.now) or 1e9),
 )
 
@@ -282,6 +292,9 @@ def _held(row: DeviceRow) -> Cell:
     if holder is None:
         return Cell("free", "muted")
     run, rank = holder
+    known = row.work.runs.get(run)
+    if known is not None and known.state.ended:
+        return Cell(f"left over: {safe(run)}", "bad")
     return Cell(safe(run) + ("" if rank is None else f" rank {rank}"), "accent")
 
 
@@ -356,40 +369,4 @@ DEVICE_COLUMNS: tuple[Column[DeviceRow], ...] = (
     Column("link", "PCIE", 8, _link, align="right", drop=8),
     Column("mig", "MIG", 5, _mig, drop=9),
     Column("holder", "HELD BY", 16, _held, sort=lambda row: _held(row).text, grow=True),
-)
-
-PROCESS_COLUMNS: tuple[Column[Process], ...] = (
-    Column(
-        "gpu", "GPU", 3, lambda process: Cell(str(process.device)), align="right", sort=lambda process: process.device
-    ),
-    Column(
-        "pid",
-        "PID",
-        8,
-        lambda process: Cell(str(process.pid), "title"),
-        align="right",
-        sort=lambda process: process.pid,
-    ),
-    Column("user", "USER", 10, lambda process: Cell(safe(process.user)), sort=lambda process: process.user),
-    Column(
-        "memory",
-        "MEMORY",
-        8,
-        lambda process: (
-            Cell("n/a", "muted") if process.memory_used_bytes is None else Cell(bytes_text(process.memory_used_bytes))
-        ),
-        align="right",
-        sort=lambda process: process.memory_used_bytes or -1,
-    ),
-    Column(
-        "run",
-        "RUN",
-        18,
-        lambda process: Cell(
-            safe(process.run) + (f" rank {process.rank}" if process.rank is not None else ""), "accent"
-        ),
-        sort=lambda process: process.run,
-        drop=1,
-    ),
-    Column("command", "COMMAND", 20, lambda process: Cell(safe(process.command), "muted"), grow=True),
 )

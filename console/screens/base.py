@@ -23,7 +23,9 @@ WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
 APP_ACTIONS = frozenset(
     {
         "help", "command", "fleet", "runs", "queue", "releases", "audit", "refresh", "mouse", "copy", "raw", "shell",
-        "controller", "launch", "stop", "restart", "rollback", "arrange",
+        "controller", "launch", "stop", "restart", "rollback", "arrange", "drains",
+        "cordon", "uncordon", "drain", "retire", "rejoin", "end_process", "kill_process",
+        "more_time", "end_rest", "give_up", "stop_drain",
     }
 )  # fmt: skip
 """The same on every screen, so that the app has them; what they are about, the screen in front says."""

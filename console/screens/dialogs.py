@@ -24,6 +24,9 @@ SCOPE_TITLES = {
     "everywhere": "Everywhere",
     "table": "In a table",
     "fleet": "Nodes",
+    "node": "A node's processes",
+    "upkeep": "The marked nodes, or the one under the cursor",
+    "drains": "Drains, when their time is up",
     "runs": "Runs",
     "run": "In a run",
     "releases": "Releases",
@@ -109,6 +112,10 @@ class ConfirmDialog(ModalScreen[Confirmed | None]):
             self.query_one("#typed", Input).focus()
             return
         reason = self.query_one("#reason", Input).value.strip() if self.preview.wants_reason else ""
+        self.accept(reason)
+
+    def accept(self, reason: str) -> None:
+        """Yes, and all that had to be typed was."""
         self.dismiss(Confirmed(reason))
 
     @on(Button.Pressed, "#yes")

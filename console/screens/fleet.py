@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from console.render.cells import Spans
 from console.render.documents import node_document
 from console.render.fleet import NODE_COLUMNS, NodeRow, gpu_style
+from console.render.nodes import standing_lines
 from console.render.status import finding_spans
 from console.screens.base import DeckScreen, bindings_for
 from console.screens.dialogs import TextDialog
@@ -24,23 +25,32 @@ from console.widgets.table import VirtualTable
 STRIP_LINES = 3
 STRIP_LINES_TALL = 6
 TALL = 40
+NOTE_LINES = 3
+NOTE_LINES_TALL = 8
+
+
+APART = {"overdue": "draining"}
+"""States that the heatmap, where there is room for one sign, shows as another: ``!`` is a lost GPU there."""
 
 
 class FleetScreen(DeckScreen):
     """The first screen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "fleet")
-    SCOPES = ("everywhere", "table", "fleet")
+    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "fleet", "upkeep")
+    SCOPES = ("everywhere", "table", "fleet", "upkeep")
 
     def __init__(self) -> None:
         super().__init__()
         self._membership = -1
+        self._second = 0
+        self._apart: dict[str, str] = {}
 
     def body(self) -> ComposeResult:
         """Strip, heatmap, table."""
         yield Lines(self._findings, id="attention")
         yield Heatmap(self._levels, id="heatmap")
         yield VirtualTable(NODE_COLUMNS, id="nodes", empty="this context names no node")
+        yield Lines(self._note, id="note", most=NOTE_LINES_TALL)
 
     @property
     def place(self) -> str:
@@ -55,8 +65,31 @@ class FleetScreen(DeckScreen):
         session = self.deck.session
         if session is None:
             return []
-        findings = worst_first([*session.fleet.findings(session.now()), *session.work.findings(session.head_wall())])
+        retired = session.work.nodes.retired()
+        findings = worst_first(
+            [*session.fleet.findings(session.now(), retired), *session.work.findings(session.head_wall())]
+        )
         return finding_spans(findings, STRIP_LINES_TALL if self.size.height >= TALL else STRIP_LINES)
+
+    def _note(self, width: int) -> list[Spans]:
+        """Who keeps the node under the cursor free, and why: the table may have no room for it."""
+        name, session = self.selected_node(), self.deck.session
+        if name is None or session is None or name not in session.fleet.nodes:
+            return []
+        standing = self._row(name).standing
+        most = NOTE_LINES_TALL if self.size.height >= TALL else NOTE_LINES
+        return standing_lines(standing, width, most, name=True, wrap=self.size.height >= TALL)
+
+    def _look_apart(self, names: Iterable[str]) -> None:
+        """Which of these nodes take no work, each with its state."""
+        session = self.deck.session
+        assert session is not None
+        for name in names:
+            state = self._row(name).standing.state if name in session.fleet.nodes else "open"
+            if state in ("open", "unknown"):
+                self._apart.pop(name, None)
+            else:
+                self._apart[name] = APART.get(state, state)
 
     def _levels(self, name: str) -> Sequence[GpuCell]:
         session = self.deck.session
@@ -84,7 +117,7 @@ class FleetScreen(DeckScreen):
     def _row(self, name: str) -> NodeRow:
         session = self.deck.session
         assert session is not None
-        return NodeRow(session.fleet.nodes[name], session.work, session.now())
+        return NodeRow(session.fleet.nodes[name], session.work, session.now(), session.head_wall())
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """New figures: tell the widgets which rows they are of."""
@@ -98,15 +131,23 @@ class FleetScreen(DeckScreen):
             order = sorted(session.fleet.nodes.values(), key=lambda node: node.role != "head")
             table.set_rows([node.name for node in order], self._row)
             heatmap.set_groups([(node.name, len(node.gpu_indexes)) for node in order if node.gpu_indexes])
-        # Ages move without any news, so that every row is looked at again; only those on screen are painted.
-        table.touch(session.fleet.nodes)
-        heatmap.touch(session.fleet.nodes)
+        second = int(session.now())
+        if second != self._second:
+            # Ages move without any news, so that every row is looked at again; only those on screen are painted.
+            self._second = second
+            nodes = set(session.fleet.nodes)
+        table.touch(nodes)
+        heatmap.touch(nodes)
+        self._look_apart(nodes)
+        heatmap.set_apart(self._apart)
         self._highlight()
         self.query_one("#attention", Lines).touch()
+        self.query_one("#note", Lines).touch()
 
     @on(VirtualTable.Highlighted)
     def _node_chosen(self) -> None:
         self._highlight()
+        self.query_one("#note", Lines).touch()
 
     @on(VirtualTable.Opened)
     def _node_opened(self, event: VirtualTable.Opened) -> None:
@@ -115,6 +156,12 @@ class FleetScreen(DeckScreen):
     def selected_node(self) -> str | None:
         """The node under the cursor."""
         return self.query_one(VirtualTable).cursor_key
+
+    def selected_nodes(self) -> Iterable[str]:
+        """The marked nodes in their order, else the one under the cursor."""
+        table = self.query_one(VirtualTable)
+        marked = [name for name in table.view if name in table.marked] or sorted(table.marked)
+        return marked or super().selected_nodes()
 
     def copy_text(self) -> str:
         """The node's name."""
@@ -131,5 +178,5 @@ class FleetScreen(DeckScreen):
         """Why something is missing."""
         name, session = self.selected_node(), self.deck.session
         if name is not None and session is not None:
-            lines = why_lines(session.fleet.nodes[name], session.work, session.now())
+            lines = why_lines(session.fleet.nodes[name], session.work, session.now(), session.head_wall())
             self.app.push_screen(TextDialog(f"Why: {name}", "\n".join(lines)))

@@ -7,16 +7,18 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from console.hands.sweep import GpuProcess, held_by, left_over, lives
 from console.render.cells import Cell, Spans, age, bytes_text, glyph, safe, sparkline, state_cell
 from console.render.documents import gpu_document, node_document
-from console.render.fleet import DEVICE_COLUMNS, PROCESS_COLUMNS, DeviceRow
+from console.render.fleet import DEVICE_COLUMNS, DeviceRow
+from console.render.nodes import Standing, standing_lines
+from console.render.processes import PROCESS_COLUMNS, ProcessRow
 from console.screens.base import DeckScreen, bindings_for
 from console.screens.dialogs import TextDialog
 from console.state.fleet import HISTORY_COLUMNS, Node
 from console.state.work import WorkStore
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
-from probes.reading import Process
 
 HISTORY_TITLES = {
     "utilization_percent": ("util", "%", 0.0, 100.0),
@@ -26,7 +28,12 @@ HISTORY_TITLES = {
 }
 
 
-def why_lines(node: Node, work: WorkStore, now: float) -> list[str]:
+HOLD_LINES = 5
+HOLD_LINES_TALL = 10
+TALL = 40
+
+
+def why_lines(node: Node, work: WorkStore, now: float, now_wall: float) -> list[str]:
     """The three truths of a node in words, each with where it is known from, and the reason of each missing figure."""
 
     def since(seconds: float) -> str:
@@ -56,6 +63,8 @@ def why_lines(node: Node, work: WorkStore, now: float) -> list[str]:
             if part
         )
         lines.append(f"        {versions}")
+    held = standing_lines(Standing(node, work, now_wall), 100, 60)
+    lines += ["", *("".join(cell.text for cell in line).rstrip() for line in held)] if held else []
     lines.append("")
     if node.sample is None:
         lines.append(f"No figures: {node.missing_because}.")
@@ -72,13 +81,15 @@ def why_lines(node: Node, work: WorkStore, now: float) -> list[str]:
 class NodeScreen(DeckScreen):
     """One node, live."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "fleet", "node")
-    SCOPES = ("everywhere", "table", "fleet", "node")
+    BINDINGS: ClassVar[list[BindingType]] = bindings_for("everywhere", "table", "fleet", "node", "upkeep")
+    SCOPES = ("everywhere", "table", "fleet", "node", "upkeep")
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self._node_name = name
         self._indexes: list[int] = []
+        self._table: dict[str, ProcessRow] = {}
+        self._held: dict[str, GpuProcess] = {}
 
     def body(self) -> ComposeResult:
         """Head, accelerators, history of the one under the cursor, processes."""
@@ -110,6 +121,12 @@ class NodeScreen(DeckScreen):
         assert session is not None
         return session.now()
 
+    @property
+    def _wall(self) -> float:
+        session = self.deck.session
+        assert session is not None
+        return session.head_wall()
+
     def on_mount(self) -> None:
         """Show what is known already."""
         self.frame({self._node_name}, set())
@@ -123,6 +140,9 @@ class NodeScreen(DeckScreen):
             Cell(f"{node.role}, {safe(node.address)}", "muted"),
         )  # fmt: skip
         lines: list[Spans] = [truths]
+        standing = Standing(node, self._work, self._wall)
+        tall = self.size.height >= TALL
+        lines += standing_lines(standing, width, HOLD_LINES_TALL if tall else HOLD_LINES, wrap=tall)
         if node.sample is None:
             lines.append((Cell(f" {safe(node.missing_because)}", "warn"),))
             return lines
@@ -163,7 +183,8 @@ class NodeScreen(DeckScreen):
         index = int(key)
         rings = self._node.history.get(index)
         lines: list[Spans] = [(Cell(f" GPU {index}, last ten minutes", "title"),)]
-        for column in HISTORY_COLUMNS:
+        held = self.size.height < TALL and standing_lines(Standing(self._node, self._work, self._wall), width)
+        for column in HISTORY_COLUMNS[:1] if held else HISTORY_COLUMNS:  # room for who keeps the node free, and why
             title, unit, low, high = HISTORY_TITLES[column]
             head, tail_width = f" {title:<7}", 14
             room = max(10, width - len(head) - tail_width - 1)
@@ -178,10 +199,33 @@ class NodeScreen(DeckScreen):
     def _row(self, key: str) -> DeviceRow:
         return DeviceRow(self._node, int(key), self._work, self._now)
 
-    @property
-    def _processes(self) -> dict[str, Process]:
-        sample = self._node.sample
-        return {f"{process.device}/{process.pid}": process for process in sample.processes} if sample else {}
+    def _processes(self) -> dict[str, ProcessRow]:
+        """The processes that hold its accelerators, those that are left over first."""
+        node, runs = self._node, self._work.runs
+        view = self._work.nodes.of(node)
+        others = {other.pid: other for other in view.others if other.pid} if view is not None else {}
+        ranks = {process.pid: process.rank for process in node.sample.processes} if node.sample else {}
+        self._held = {f"{process.pid}/{process.started}": process for process in held_by(node)}
+        rows: dict[str, ProcessRow] = {}
+        for key, each in self._held.items():
+            other = others.get(each.pid)
+            rows[key] = ProcessRow(
+                each.pid, each.user, each.command, each.age_seconds, each.gpus, each.memory_used_bytes, each.run,
+                ranks.get(each.pid), lives(each, runs), f"{other.kind} {other.name or other.id[:8]}" if other else "",
+            )  # fmt: skip
+        return dict(sorted(rows.items(), key=lambda item: not item[1].left_over))
+
+    def selected_processes(self) -> list[GpuProcess]:
+        """Those that are marked, or the one under the cursor; from another pane all that runs have left over.
+
+        One that is of no run may be somebody's notebook: it has to be pointed at.
+        """
+        table = self.query_one("#processes", VirtualTable)
+        if table.marked:
+            return [process for key, process in self._held.items() if key in table.marked]
+        if table.has_focus and table.cursor_key in self._held:
+            return [self._held[table.cursor_key]]
+        return [process for process in left_over(list(self._held.values()), self._work.runs) if process.run]
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """New figures of this node, or simply older ones."""
@@ -195,8 +239,10 @@ class NodeScreen(DeckScreen):
             devices.styles.height = min(len(indexes), 16) + 1 if indexes else 2
             self.query_one("#history", Lines).display = bool(indexes)
         devices.touch([str(index) for index in indexes])
-        table = self._processes
-        processes.set_rows(list(table), table.__getitem__)
+        before, self._table = self._table, self._processes()
+        if list(before) != list(self._table):
+            processes.set_rows(list(self._table), lambda key: self._table[key])
+        processes.touch({key for key, row in self._table.items() if before.get(key) != row})
         self.query_one("#node-head", Lines).touch()
         self.query_one("#history", Lines).touch()
 
@@ -204,7 +250,7 @@ class NodeScreen(DeckScreen):
         """Another accelerator: its history."""
         self.query_one("#history", Lines).touch()
 
-    def selected_node(self) -> str | None:
+    def selected_node(self) -> str:
         """This node."""
         return self._node_name
 
@@ -223,7 +269,7 @@ class NodeScreen(DeckScreen):
 
     def action_why(self) -> None:
         """Why something is missing."""
-        lines = why_lines(self._node, self._work, self._now)
+        lines = why_lines(self._node, self._work, self._now, self._wall)
         self.app.push_screen(TextDialog(f"Why: {self._node_name}", "\n".join(lines)))
 
 

@@ -1,4 +1,4 @@
-"""The commands of the palette that are about one run: they are looked up by what was typed, not listed beforehand."""
+"""The commands of the palette that are about one run or node: looked up by what was typed, not listed beforehand."""
 
 from __future__ import annotations
 
@@ -72,4 +72,44 @@ class RunCommands(Provider):
             yield DiscoveryHit(command, act, help=sentence)
 
 
+class NodeCommands(Provider):
+    """``node`` and the name of one; ``cordon``, ``uncordon``, ``drain``, ``retire``, ``rejoin`` likewise."""
+
+    @property
+    def _deck(self) -> RaydeckApp:
+        return cast("RaydeckApp", self.app)
+
+    def _commands(self, wanted: str) -> Iterator[tuple[str, str, Callable[[], None]]]:
+        deck, session = self._deck, self._deck.session
+        if session is None:
+            return
+        for name in session.fleet.nodes:
+            if wanted in name.casefold():
+                yield f"node {name}", "Open this node", partial(deck.open_node, name)
+                for verb in () if deck.settings.read_only else NODE_VERBS:
+                    yield f"{verb} {name}", NODE_VERBS[verb], partial(deck.keep, verb, (name,))
+
+    async def search(self, query: str) -> Hits:
+        """What fits: a part of a name, alone or after a verb."""
+        matcher = self.matcher(query)
+        words = query.casefold().split()
+        verb_alone = len(words) == 1 and any(verb.startswith(words[0]) for verb in ("node", *NODE_VERBS))
+        wanted = "" if verb_alone or not words else words[-1]
+        hits = 0
+        for command, sentence, act in self._commands(wanted):
+            score = matcher.match(command)
+            if score > 0:
+                yield Hit(score, matcher.highlight(command), act, help=sentence, text=command)
+                hits += 1
+                if hits >= MOST_HITS:
+                    return
+
+
+NODE_VERBS = {
+    "cordon": "Keep new work off it",
+    "uncordon": "Take a hold back",
+    "drain": "Move its work off",
+    "retire": "Take it out of Ray",
+    "rejoin": "Start Ray there again",
+}
 VERBS = ("run", "log", "explain", "restart", "sweep")

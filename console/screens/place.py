@@ -71,6 +71,11 @@ class Place(Screen[None]):
         """The node that a key is about."""
         return None
 
+    def selected_nodes(self) -> Iterable[str]:
+        """The nodes that a key about several is about."""
+        name = self.selected_node()
+        return (name,) if name else ()
+
     def selected_release(self) -> tuple[str, str]:
         """The workflow that a rollback is about, and the release to go to; empty: none, or the last good one."""
         session = self.deck.session

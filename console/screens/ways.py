@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.screen import Screen
 
+from console.screens.place import Place
+
 if TYPE_CHECKING:
     from console.settings import Settings
     from console.sources.session import Session
@@ -62,6 +64,14 @@ class WaysApp(App[int]):
 
         if self.session is not None:
             self.go(AuditScreen, AuditScreen)
+
+    def action_drains(self) -> None:
+        """The drains, the cursor on the node that one looked at."""
+        from console.screens.drains import DrainsScreen
+
+        if self.session is not None:
+            node = self.screen.selected_node() if isinstance(self.screen, Place) else None
+            self.go(lambda: DrainsScreen(node or ""), DrainsScreen)
 
     def open_node(self, name: str) -> None:
         """The screen of one node."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from console.state.work import WorkStore
 from jobs.client import ControllerClient
 from jobs.errors import RaydeckError, Refused
-from jobs.wire import Event, QueueChanged, RunChanged, Snapshot
+from jobs.wire import Event, NodesChanged, QueueChanged, RunChanged, Snapshot
 
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -47,11 +47,13 @@ class ControllerWatcher:
     def _take(self, event: Event) -> None:
         now = time.monotonic()
         if isinstance(event, Snapshot):
-            self._work.snapshot(event.status, event.runs, now, event.queue)
+            self._work.snapshot(event.status, event.runs, now, event.queue, event.nodes)
             self._work.controller_state("ok", "", now)
         elif isinstance(event, RunChanged):
             self._work.run_changed(event.run, now)
         elif isinstance(event, QueueChanged):
             self._work.take_queue(event.queue, now)
+        elif isinstance(event, NodesChanged):
+            self._work.take_nodes(event.nodes, now)
         else:
             self._work.heartbeat(event.ray, now)

@@ -6,7 +6,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,11 @@ class Node:
             return None
         used = self.sample.reading(index, "memory_used_bytes")
         return None if isinstance(used, (Missing, str)) else 100.0 * used / device.memory_total_bytes
+
+    @property
+    def can_rejoin(self) -> bool:
+        """SSH reaches it and Ray has it no longer: Ray can be started there again."""
+        return self.ssh.state == "up" and self.ray.state in ("dead", "absent") and self.role != "head"
 
     @property
     def missing_because(self) -> str:
@@ -276,9 +281,9 @@ class FleetStore:
 
     # --- what needs someone -------------------------------------------------------------------------------------------
 
-    def findings(self, now: float) -> list[Finding]:
-        """What needs someone among the nodes, and of Ray."""
-        found = [finding for node in self.nodes.values() for finding in _of_node(node, now)]
+    def findings(self, now: float, retired: Collection[str] = ()) -> list[Finding]:
+        """What needs someone among the nodes, and of Ray. ``retired``: nodes that are meant to be out of Ray."""
+        found = [finding for node in self.nodes.values() for finding in _of_node(node, now, node.name in retired)]
         connecting = sum(node.ssh.state == "connecting" for node in self.nodes.values())
         if connecting:
             found.append(Finding("info", f"connecting to {connecting} of {len(self.nodes)} nodes"))
@@ -288,7 +293,7 @@ class FleetStore:
         return found
 
 
-def _of_node(node: Node, now: float) -> Iterable[Finding]:
+def _of_node(node: Node, now: float, retired: bool) -> Iterable[Finding]:
     name = node.name
     if node.ssh.state in ("silent", "lost"):
         rest = "Ray still holds it alive" if node.ray.state == "alive" else f"Ray: {node.ray.state}"
@@ -298,7 +303,7 @@ def _of_node(node: Node, now: float) -> Iterable[Finding]:
         yield Finding("critical" if node.ssh.state == "refused" else "warning", f"{name}: {node.ssh.reason}", name)
     elif node.ssh.state == "up" and node.ssh.reason:
         yield Finding("warning", f"{name}: SSH answers, but {node.ssh.reason}", name)
-    if node.ray.state == "dead":
+    if node.ray.state == "dead" and not retired:
         rest = "SSH still answers" if node.ssh.state == "up" else f"SSH: {node.ssh.state}"
         why = f" ({node.ray.reason})" if node.ray.reason else ""
         yield Finding("critical", f"{name} is dead to Ray; {rest}{why}", name)

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from console.state.fleet import Finding, Truth
+from console.state.nodes import NodesStore
 from jobs.model import Attempt, GangStatus, Rank, Run, RunState
+from jobs.nodeview import NodesView
 from jobs.queueview import QueueView, Waiting
 from jobs.raymodel import RayJob
 from jobs.wire import ControllerStatus
@@ -109,6 +111,8 @@ class WorkStore:
         self.ray_jobs: dict[str, RayJob] = {}
         self.queue: QueueView | None = None
         """The queues, and the first of those that wait; None until a controller told it."""
+        self.nodes = NodesStore()
+        """Nodes that are kept free of work, and the drains."""
         self.controller = Truth("unknown")
         """``ok``, ``absent``, ``down``, ``refused``, ``connecting``; with a sentence."""
         self.status: ControllerStatus | None = None
@@ -144,7 +148,12 @@ class WorkStore:
         self.controller.move(state, reason, at)
 
     def snapshot(
-        self, status: ControllerStatus, runs: Iterable[Run], at: float, queue: QueueView | None = None
+        self,
+        status: ControllerStatus,
+        runs: Iterable[Run],
+        at: float,
+        queue: QueueView | None = None,
+        nodes: NodesView | None = None,
     ) -> None:
         """All that the controller knows now."""
         self.status, self.heard_at = status, at
@@ -155,6 +164,7 @@ class WorkStore:
             self._put(run)
         self._bound()
         self._set_queue(queue)
+        self.nodes.take(nodes)
 
     def run_changed(self, run: Run, at: float) -> None:
         """A run as it is now."""
@@ -166,6 +176,11 @@ class WorkStore:
         """The queues as they are now."""
         self.heard_at = at
         self._set_queue(queue)
+
+    def take_nodes(self, nodes: NodesView, at: float) -> None:
+        """The held nodes and the drains as they are now."""
+        self.heard_at = at
+        self.nodes.take(nodes)
 
     def _set_queue(self, queue: QueueView | None) -> None:
         self.queue, self.queue_changed = queue, True
@@ -261,6 +276,7 @@ class WorkStore:
             found.append(Finding("critical", f"controller: {self.controller.reason or self.controller.state}"))
         if self.status is not None and self.controller.state == "ok" and self.status.ray != "ok":
             found.append(Finding("critical", f"the controller cannot reach Ray: {self.status.ray}"))
+        found += self.nodes.findings()
         for key in sorted(self._noted):
             found += run_findings(self.runs[key], head_wall)
         return found

@@ -3,6 +3,7 @@
 The form is chosen by the room there is. A level is told by its sign as well as by its colour.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
@@ -22,6 +23,8 @@ from console.render.cells import (
     glyph,
     is_ascii,
     level_sign,
+    state_glyph,
+    state_style,
 )
 from console.widgets.grid import Grid, choose_grid, short_names
 from console.widgets.looks import GpuCell, Item, Looks
@@ -85,6 +88,7 @@ class Heatmap(PaintedView):
         self._position: dict[str, int] = {}
         self._selected: str | None = None
         self._held: Mapping[str, Collection[int]] = {}
+        self._apart: Mapping[str, str] = {}
         self._grids: dict[tuple[int, int], Grid] = {}
         self._strips: dict[int, Strip] = {}
         self._looks: Looks | None = None
@@ -140,6 +144,14 @@ class Heatmap(PaintedView):
             page = max(1, self._page)
             if not self.scroll_offset.y <= line < self.scroll_offset.y + page:
                 self.scroll_to(y=max(0, line - page // 2), animate=False, force=True)
+
+    def set_apart(self, states: Mapping[str, str]) -> None:
+        """Nodes that take no work, each with its state: a sign at its name and for its idle GPUs, and in the legend."""
+        if states != self._apart:
+            changed = {name for name in states.keys() | self._apart.keys() if states.get(name) != self._apart.get(name)}
+            self._apart = dict(states)
+            self.touch(changed)
+            self._refresh_legend()
 
     @property
     def selected_node(self) -> str | None:
@@ -262,6 +274,7 @@ class Heatmap(PaintedView):
         node = self._groups[where][0]
         selected = node == self._selected
         style = self.palette.style
+        apart = self._apart.get(node)
         if grid.form.gap and not first:
             gap = " " * grid.form.gap
             before = self._groups[where - 1][0]
@@ -276,8 +289,11 @@ class Heatmap(PaintedView):
             room = grid.label - 1
             if cell_len(name) > room:  # the end of a name tells nodes apart, not its beginning
                 name = glyph("…", "~") + name[-(room - 1) :]
-            items.append((fit(name, room), looks.number(style("accent", "cursor") if selected else style("muted"))))
-            items.append((" ", looks.blank))
+            look = style("accent", "cursor") if selected else style(state_style(apart) if apart else "muted")
+            items.append((fit(name, room), looks.number(look)))
+            items.append(
+                (state_glyph(apart) if apart and not part else " ", looks.number(look) if apart else looks.blank)
+            )
 
     def _gpus(self, where: int, part: int, grid: Grid, looks: Looks, items: list[Item]) -> None:
         """The accelerators of one node on one line."""
@@ -288,6 +304,11 @@ class Heatmap(PaintedView):
         new = looks.items(cells if start == 0 and len(cells) == stop else cells[start:stop])
         if len(new) < stop - start:  # announced, and not told of
             new += [looks.unknown] * (stop - start - len(new))
+        apart = self._apart.get(node)
+        if apart is not None:
+            idle, sign = looks.sign(level_sign(0.0)), looks.sign(state_glyph(apart))
+            look = looks.number(self.palette.style(state_style(apart)))
+            new = [(sign, look) if text == idle else (text, number) for text, number in new]
         held = self._held.get(node)
         if held is not None:
             new = [
@@ -300,28 +321,35 @@ class Heatmap(PaintedView):
             items.append((" " * grid.form.cell * (start + grid.columns - max(start, gpus)), looks.blank))
 
     def _legend(self, width: int) -> Strip:
+        """How to read it, who is kept free, and how much there is; without the first where there is no room."""
         ramp = "1-9#" if is_ascii() else "▁▃▅█"
-        cells = [
+        how = [
             *(Cell(f"{level_sign(0.0)} ", "idle"), Cell("idle ", "muted")),
             *(Cell(ramp[i : i + 1], f"load{i + 1}") for i in range(4)),
             *(Cell(" load ", "muted"), Cell("?", "muted"), Cell(" unknown ", "muted")),
             *(Cell("!", "bad"), Cell(" lost", "muted")),
         ]
-        left = "".join(cell.text for cell in cells)
+        counts = Counter(self._apart[name] for name in self._apart if name in self._position)
+        apart = [Cell(f"  {state_glyph(state)} {count(number)} {state}", state_style(state)) for state, number in
+                 sorted(counts.items())]  # fmt: skip
         nodes = len(self._groups)
         total = f"{count(self._total)} GPU{'s'[self._total == 1 :]} on {count(nodes)} node{'s'[nodes == 1 :]}"
         right = f"{self._selected} · {total}" if self._selected in self._position else total
         if is_ascii():
             right = right.replace("·", "|")
-        segments = [self.palette.segment(cell) for cell in cells]
-        room = width - cell_len(left) - 2
-        if self._held:
-            segments += [Segment(" ", self.palette.blank), Segment("held", self.palette.held)]
-            room -= 5
-        if room < len(right):
-            return self.palette.strip([Cell(fit(right, width, "right"), "title")], width)
-        segments += [Segment("  ", self.palette.blank), self.palette.segment(Cell(fit(right, room, "right"), "title"))]
-        return Strip(segments).adjust_cell_length(width, self.palette.blank)
+        held = [Segment(" ", self.palette.blank), Segment("held", self.palette.held)] if self._held else []
+        for left, tail in ((how + apart, right), (apart, right), (apart, total)):
+            segments = [*map(self.palette.segment, left), *held]
+            room = width - sum(segment.cell_length for segment in segments) - 2
+            if left and room >= cell_len(tail):
+                segments += [
+                    Segment("  ", self.palette.blank),
+                    self.palette.segment(Cell(fit(tail, room, "right"), "title")),
+                ]
+                return Strip(segments).adjust_cell_length(width, self.palette.blank)
+        if apart:
+            return self.palette.strip(apart, width)
+        return self.palette.strip([Cell(fit(right, width, "right"), "title")], width)
 
     # Mouse
 

@@ -63,6 +63,10 @@ class Looks:
         except (KeyError, TypeError, ValueError, OverflowError):  # a level that is missing, or a name met first
             return [self._item(level, name) for level, name in cells]
 
+    def sign(self, sign: str) -> str:
+        """A sign as the text of a cell."""
+        return self._text(sign)
+
     def pointed_out(self, item: Item) -> Item:
         """The same item, of the node that is selected."""
         return item[0], self.number(self._styles[item[1]] + _SELECTED)

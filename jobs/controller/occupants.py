@@ -17,6 +17,8 @@ OURS = re.compile(r"raydeck-.+-a\d+")
 """Submission ids of raydeck's own jobs; see `jobs.model.job_id`."""
 HOLD = "raydeck-hold-"
 _INTERNAL = "_ray_internal"
+EVERY_JOB = 1_000_000
+"""An older gang of ours must not be taken for somebody else's: all that Ray remembers are looked at."""
 TASKS = 500
 """So many running tasks of one node are told of."""
 _GONE = frozenset({"DEAD", "REMOVED"})
@@ -27,7 +29,7 @@ async def occupants(api: RayApi, node_ids: Sequence[str]) -> dict[str, list[Othe
     if not node_ids:
         return {}
     jobs, actors, groups = await asyncio.gather(
-        api.jobs(), api.state("actors", {"state": "ALIVE"}), api.state("placement_groups")
+        api.jobs(EVERY_JOB), api.state("actors", {"state": "ALIVE"}), api.state("placement_groups")
     )
     tasks = await asyncio.gather(
         *(api.state("tasks", {"state": "RUNNING", "node_id": node_id}, TASKS) for node_id in node_ids)

@@ -1,25 +1,24 @@
 """The controller's side of `jobs.rayside`: started when it is needed, killed when it hangs, started again after Ray.
 
-Each call has a limit. A process that has had nothing to do for a while is ended: it is a Ray driver of 80 MB.
+Each call has a limit, and may be repeated. A child that has had nothing to do for a while is ended: it is a Ray driver
+of 85 MB.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jobs
+from jobs.controller.raychild import Gone, RayChild
 from jobs.errors import Refused, Unreachable
-from jobs.within import within
+from jobs.rayside.values import DrainSeen, HoldSeen
 
 log = logging.getLogger(__name__)
 
@@ -27,72 +26,69 @@ START_SECONDS = 45.0
 CALL_SECONDS = 15.0
 MACHINE_SECONDS = 20.0
 IDLE_SECONDS = 60.0
-END_SECONDS = 3.0
-LINE_BYTES = 4 * 2**20
 PAUSES = (0.0, 2.0, 5.0, 15.0, 30.0)
 """How long to wait before it is started again, after so many failures in a row."""
 
 Address = Callable[[], Awaitable[str]]
-"""Where the GCS is, ``host:port``, and of which head; asked before each start. Raises `Unreachable` or `Refused`."""
-
-
-@dataclass(frozen=True, slots=True)
-class HoldSeen:
-    """How many of a node's GPUs are wanted, and how many are held."""
-
-    wanted: int
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrainSeen:
-    """What became of Ray's own drain."""
-
-    draining: bool
-    dead: bool
-    """It has left already."""
-
-    @property
-    def sentence(self) -> str:
-        """In words."""
-        if self.dead:
-            return "it was idle and has left Ray"
-        if self.draining:
-            return "Ray drains it: it takes nothing new, and leaves Ray when what is on it has gone"
-        return "Ray accepted the drain, and does not show it"
+"""Where the head's GCS is, ``host:port``; asked before each call. Raises `Unreachable` or `Refused`."""
 
 
 class RaySide:
-    """One child, or none."""
+    """One child, or none. All calls raise `Unreachable`, or `Refused` for what makes no sense in this Ray."""
 
-    def __init__(self, address: Address, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: Address,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "jobs.rayside"),
+        start_seconds: float = START_SECONDS,
+        call_seconds: float = CALL_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
         self._address = address
         self._clock = clock
-        self._child: asyncio.subprocess.Process | None = None
-        self._connected_to = ""
-        self._number = 0
+        self._command = tuple(command)
+        self._start_seconds = start_seconds
+        self._call_seconds = call_seconds
+        self._idle_seconds = idle_seconds
+        self._child: RayChild | None = None
+        self._starting = asyncio.Lock()
         self._failures = 0
         self._failed_at = float("-inf")
         self._why = ""
-        self._one = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
+        self._ends: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- what can be done ---------------------------------------------------------------------------------------------
 
     async def hold(self, node_id: str, gpus: int) -> HoldSeen:
-        """Take the node's idle GPUs, up to so many; what is busy is taken when it gets free and nobody waits for it."""
-        told = await self._ask("hold", node_id=node_id, gpus=gpus)
-        return HoldSeen(gpus, int(told["held"]))
+        """Take the node's idle GPUs, up to so many; what is busy is taken when it gets free and nobody waits for it.
 
-    async def holds(self) -> dict[str, int]:
-        """How many GPUs are held on each node."""
+        None while Ray itself drains the node, since they would keep it from leaving.
+        """
+        told = await self._ask("hold", node_id=node_id, gpus=gpus)
+        return HoldSeen(gpus, int(told["held"]), int(told["pending"]))
+
+    async def holds(self) -> dict[str, HoldSeen]:
+        """What is held on each node, whoever asked for it and when."""
         told = await self._ask("holds")
-        return {node: int(each["held"]) for node, each in told.items()}
+        return {
+            node: HoldSeen(int(each["held"]) + int(each["pending"]), int(each["held"]), int(each["pending"]))
+            for node, each in told.items()
+        }
+
+    async def let_go(self, node_ids: Sequence[str]) -> int:
+        """Give back what is held on these nodes; how many groups that were."""
+        return int(await self._ask("let_go", node_ids=list(node_ids)))
 
     async def let_go_all_but(self, node_ids: Sequence[str]) -> int:
-        """Give back what is held on all other nodes; how many groups that were."""
+        """Give back what is held on all other nodes, also on dead ones; how many groups that were."""
         return int(await self._ask("let_go_all_but", node_ids=list(node_ids)))
 
     async def drain(self, node_id: str, reason: str, seconds: float) -> DrainSeen:
-        """Ray's own drain of a living node. Only starting Ray there again takes it back."""
+        """Ray's own drain of a living node. Only starting Ray there again takes it back; held GPUs are let go."""
         told = await self._ask("drain", node_id=node_id, reason=reason, seconds=seconds)
         return DrainSeen(bool(told["draining"]), bool(told["dead"]))
 
@@ -100,127 +96,138 @@ class RaySide:
         """Nodes that Ray itself drains, and by when, in seconds since 1970; 0 for no end."""
         return {node: float(until) for node, until in (await self._ask("draining")).items()}
 
-    async def machine_ids(self, node_ids: Sequence[str]) -> dict[str, str]:
-        """What these nodes' ``/etc/machine-id`` say; those that do not answer are left out."""
-        told = await self._ask("machine_ids", node_ids=list(node_ids), seconds=MACHINE_SECONDS)
+    async def machine_ids(self, node_ids: Sequence[str], seconds: float = MACHINE_SECONDS) -> dict[str, str]:
+        """What these nodes' ``/etc/machine-id`` say; those that do not answer in time, or have none, are left out.
+
+        Nothing else waits for this.
+        """
+        told = await self._ask("machine_ids", seconds, node_ids=list(node_ids), seconds=seconds)
         return {node: str(machine) for node, machine in told.items()}
 
     async def kill_actor(self, actor_id: str) -> None:
-        """End an actor for good."""
+        """End an actor for good, whose ever it is."""
         await self._ask("kill_actor", actor_id=actor_id)
 
     async def remove_group(self, group_id: str) -> None:
-        """Remove a placement group."""
+        """Remove a placement group, whose ever it is; one that is gone is no mistake."""
         await self._ask("remove_group", group_id=group_id)
 
     async def close(self) -> None:
-        """End the child, whatever it does."""
+        """End the child, whatever it does. Nothing can be asked for after that."""
+        self._closed = True
         if self._idle is not None:
             self._idle.cancel()
-        child, self._child = self._child, None
-        if child is None:
-            return
-        assert child.stdin is not None
-        child.stdin.close()
-        try:
-            await within(child.wait(), END_SECONDS)
-        except asyncio.TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-
-    async def _ask(self, do: str, **what: Any) -> Any:
-        async with self._one:
-            if self._child is not None and self._child.returncode is not None:
-                await self.close()  # it ended in between, with Ray or for want of work
-            child = await self._ready()
-            self._number += 1
-            limit = CALL_SECONDS + float(what.get("seconds", 0.0) if do == "machine_ids" else 0.0)
-            line = json.dumps({"id": self._number, "do": do, **what}) + "\n"
-            try:
-                told = await within(self._exchange(child, line), limit)
-            except asyncio.TimeoutError:
-                raise await self._lost(f"Ray did not {do.replace('_', ' ')} within {limit:.0f} s") from None
-            except (ConnectionError, ValueError) as error:
-                raise await self._lost(f"the process that speaks with Ray died: {error or 'no answer'}") from error
-            self._failures = 0
-            self._rest()
-            if "error" in told:
-                raise Refused(str(told["error"]))
-            return told["ok"]
-
-    async def _exchange(self, child: asyncio.subprocess.Process, line: str) -> Any:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(line.encode())
-        await child.stdin.drain()
-        answer = await child.stdout.readline()
-        if not answer:
-            raise ConnectionError(f"exit code {await child.wait()}")
-        told = json.loads(answer)
-        if told["id"] != self._number:
-            raise ValueError("an answer to another request")
-        return told
-
-    async def _ready(self) -> asyncio.subprocess.Process:
-        """The child, connected to the head that is there now."""
-        address = await self._address()
-        if self._child is not None and (self._child.returncode is not None or address != self._connected_to):
-            await self.close()
         if self._child is not None:
-            return self._child
-        pause = PAUSES[min(self._failures, len(PAUSES) - 1)]
-        if self._clock() - self._failed_at < pause:
-            raise Unreachable(f"{self._why}; it is tried again soon")
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "jobs.rayside",
-            address,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=_environment(address),
-            limit=LINE_BYTES,
-        )
-        self._child, self._connected_to = child, address
-        assert child.stdout is not None
-        try:
-            line = await within(child.stdout.readline(), START_SECONDS)
-        except asyncio.TimeoutError:
-            raise await self._lost(f"no connection to Ray at {address} within {START_SECONDS:.0f} s") from None
-        if not line:
-            code = await child.wait()
-            raise await self._lost(f"no connection to Ray at {address}: what speaks with it ended with code {code}")
-        return child
+            self._let_end(self._child)
+        if self._ends:
+            await asyncio.gather(*self._ends)
 
-    async def _lost(self, why: str) -> Unreachable:
-        """The child is of no more use: kill it, and wait a while before the next one."""
-        self._failures += 1
-        self._failed_at, self._why = self._clock(), why
-        child, self._child = self._child, None
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-        log.warning("%s", why)
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, do: str, more_seconds: float = 0.0, **what: Any) -> Any:
+        limit = self._call_seconds + more_seconds
+        told: dict[str, Any] | None = None
+        again = False
+        while told is None:
+            child, fresh = await self._ready()
+            try:
+                told = await child.ask(do, what, limit)
+            except asyncio.TimeoutError:
+                # Others' calls end with it: it does one after the other, so they hang too.
+                raise self._failed(child, f"Ray did not answer {do.replace('_', ' ')} within {limit:g} s") from None
+            except Gone as gone:
+                # One that was there before may have died with the head that it knew: what it was asked may be repeated.
+                if fresh or again or self._closed:
+                    raise self._failed(child, f"what speaks with Ray ended: {gone}") from gone
+                log.info("what spoke with Ray ended: %s; another one is asked", gone)
+                self._let_end(child)
+                again = True
+        self._failures = 0
+        self._rest()
+        if "error" in told:
+            raise Refused(str(told["error"]))
+        if "failed" in told:
+            raise Unreachable(f"Ray failed: {told['failed']}")
+        return told["ok"]
+
+    async def _ready(self) -> tuple[RayChild, bool]:
+        """A child that is connected to the head that is there now, and whether it is a new one."""
+        address = await self._address()
+        async with self._starting:
+            if self._closed:
+                raise Unreachable("the controller is ending")
+            child = self._child
+            if child is not None and (child.ended or child.address != address):
+                self._let_end(child)
+                child = None
+            if child is not None:
+                return child, False
+            pause = PAUSES[min(self._failures, len(PAUSES) - 1)] - (self._clock() - self._failed_at)
+            if pause > 0:
+                raise Unreachable(f"{self._why}; it is tried again in {pause:.0f} s")
+            command = (*self._command, "--address", address)
+            child = self._child = RayChild(await _start(command, address), address)
+            try:
+                await child.connected(self._start_seconds)
+            except asyncio.TimeoutError:
+                why = f"no connection to Ray at {address} within {self._start_seconds:g} s"
+                raise self._failed(child, why) from None
+            except Gone as gone:
+                raise self._failed(child, str(gone)) from gone
+            except BaseException:
+                self._let_end(child, at_once=True)  # nobody waits for it any more
+                raise
+            return child, True
+
+    def _failed(self, child: RayChild, why: str) -> Unreachable:
+        """The child is of no more use, and the next one waits a while."""
+        if child is self._child:
+            self._failures += 1
+            self._failed_at, self._why = self._clock(), why
+            log.warning("%s", why)
+        self._let_end(child, at_once=True)
         return Unreachable(why)
 
+    def _let_end(self, child: RayChild, at_once: bool = False) -> None:
+        """It ends by itself, or is killed; nobody waits for that but `close`."""
+        if child is self._child:
+            self._child = None
+        end = asyncio.create_task(child.end(at_once), name="end of what speaks with Ray")
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
+
     def _rest(self) -> None:
-        """End it when nobody has asked for a while."""
+        """Have it ended when nobody has asked for a while."""
         if self._idle is not None:
             self._idle.cancel()
-        child = self._child
-        if child is not None and child.stdin is not None:
-            # The end of its input is the end of it; the next request finds it gone and starts another.
-            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, child.stdin.close)
+        self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._idled)
+
+    def _idled(self) -> None:
+        if self._child is None:
+            return
+        if self._child.busy:
+            self._rest()
+        else:
+            self._let_end(self._child)
+
+
+async def _start(command: Sequence[str], address: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address), limit=RayChild.LINE_BYTES
+        )
+    except OSError as error:
+        raise Unreachable(f"what speaks with Ray cannot be started: {error}") from error
 
 
 def _environment(address: str) -> dict[str, str]:
+    """Ours, so that a token is found, but for what would lead to another Ray. Our code may be in a zip."""
     code = str(Path(jobs.__file__).parents[1])
     path = os.pathsep.join(part for part in (code, os.environ.get("PYTHONPATH", "")) if part)
     environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
-    environment.pop("RAY_ADDRESS", None)
+    for name in ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"):
+        environment.pop(name, None)
     if address.startswith("127."):
         # Ray takes the loopback address for a mistake, and another one in its place.
         environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

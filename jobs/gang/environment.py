@@ -31,7 +31,7 @@ def marks(launch: Launch, node: str) -> dict[str, str]:
 def of_gang(launch: Launch, node: str, address: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of torchrun on a node, and so of its ranks. Raises Refused for a dead reference."""
     environment = {"OMP_NUM_THREADS": "1", **_inherited(inherited)}
-    if device := interface_of(address):
+    if device := "lo" if address.startswith("127.") else interface_of(address):
         # Gloo otherwise listens on what the host's own name resolves to: on many machines that is the loopback address,
         # which the other nodes cannot reach.
         environment.setdefault("GLOO_SOCKET_IFNAME", device)

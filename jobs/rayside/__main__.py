@@ -1,204 +1,142 @@
-"""What only a Ray driver can do, as requests: ``python -m jobs.rayside HOST:PORT`` of the head's GCS.
+"""What only a Ray driver can do, as requests: ``python -m jobs.rayside --address HOST:PORT`` of the head's GCS.
 
-NDJSON: ``{"id": 7, "do": "hold", …}`` on standard input; ``{"id": 7, "ok": …}`` or ``{"id": 7, "error": "sentence"}``
-on standard output; first ``{"ready": true}``. It ends with its standard input. One request after the other: whoever
-asks sets the limits, and kills this process when it hangs.
+NDJSON. On standard output first ``{"ready": {"ray": "2.60.0", "session": "session_…"}}``, or ``{"failed": "sentence"}``
+and exit code 1. Then for each ``{"id": 7, "do": "hold", …}`` on standard input ``{"id": 7, "ok": …}``, ``{"id": 7,
+"error": "sentence"}`` (it makes no sense), ``{"id": 7, "failed": "sentence"}`` (Ray could not) or ``{"id": 7, "stale":
+"sentence"}`` (Ray's head is not the one that this process knows: another process is to be asked). Answers may come in
+another order. It ends with its standard input.
 
-Whatever runs on other nodes has to be in this file: it is ``__main__``, and so is sent to them as it is.
+Whoever asks sets the limits, and kills this process when it hangs.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
+import queue
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import ray
-import ray._raylet
-from ray._private.worker import global_worker
-from ray.exceptions import RayError
-from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
-from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from jobs.raymodel import one_line
+from jobs.rayside.values import AnotherHead, Mistake, RayFailed
 
-_raylet: Any = ray._raylet
-"""Compiled, and without types. None of it is public: what is used of it was tried with Ray 2.60."""
 log = logging.getLogger("jobs.rayside")
 
-NAMESPACE = "raydeck"
-PREFIX = "raydeck-hold-"
-PREEMPTION = 2
-"""The reason of a drain that Ray carries out also on a node that is busy."""
-SETTLE_SECONDS = 1.0
-"""How long a new group is given to be placed before it is told of."""
-STATE_READ_SECONDS = 3.0
+EXIT_FAILED = 1
+END_SECONDS = 2.0
+"""How long what is being done when the input ends may still take."""
+LISTEN_SECONDS = 5.0
+"""So long the head has to take a connection; Ray itself tries for minutes where nobody is."""
+ASIDE = frozenset({"machine_ids"})
+"""What may take long for a node's sake: everything else does not wait for it."""
+
+Say = Callable[[Mapping[str, Any]], None]
+Call = Callable[..., Any]
 
 
-class Mistake(Exception):
-    """What was asked for makes no sense; the text is a sentence."""
+def lines_until_end(stream: Iterable[str]) -> Callable[[], str | None]:
+    """Gives the next line, or None at the end; shortly after that the process ends, whatever it hangs in."""
+    waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            waiting.put(line)
+        waiting.put(None)
+        time.sleep(END_SECONDS)
+        os._exit(0)
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    return waiting.get
 
 
-def machine_id() -> str:
-    """On a node: what tells its machine from all others."""
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
-            with open(path, encoding="ascii") as file:
-                return file.read().strip()
-        except OSError:
-            continue
-    return ""
-
-
-class Hand:
-    """The requests."""
-
-    def __init__(self, gcs: str) -> None:
-        self._gcs: Any = _raylet.GcsClient(address=gcs)
-
-    def hold(self, node_id: str, gpus: int) -> dict[str, int]:
-        """Bring the node's groups to one for each of so many GPUs, whatever an earlier process of ours left."""
-        self._alive(node_id)
-        there = {name: state for node, name, state in _groups() if node == node_id}
-        wanted = [f"{PREFIX}{node_id}-{number}" for number in range(gpus)]
-        for name in there.keys() - set(wanted):
-            remove_placement_group(get_placement_group(name))
-        made = [
-            placement_group(
-                [{"GPU": 1}], name=name, lifetime="detached", bundle_label_selector=[{"ray.io/node-id": node_id}]
-            )
-            for name in wanted
-            if name not in there
-        ]
-        deadline = time.monotonic() + SETTLE_SECONDS
-        for each in made:
-            each.wait(max(0.0, deadline - time.monotonic()))
-        return self._count(node_id)
-
-    def _count(self, node_id: str) -> dict[str, int]:
-        states = [state for node, _, state in _groups() if node == node_id]
-        return {"groups": len(states), "held": states.count("CREATED")}
-
-    def holds(self) -> dict[str, dict[str, int]]:
-        """All groups of ours, counted by node."""
-        return {node: self._count(node) for node in {node for node, _, _ in _groups()}}
-
-    def let_go_all_but(self, node_ids: list[str]) -> int:
-        """Remove the groups of all other nodes, also of dead ones; how many."""
-        gone = [name for node, name, _ in _groups() if node not in node_ids]
-        for name in gone:
-            remove_placement_group(get_placement_group(name))
-        return len(gone)
-
-    def drain(self, node_id: str, reason: str, seconds: float) -> dict[str, Any]:
-        """Ray's own drain. It takes any id and says nothing, so the id is looked at first, and the state afterwards."""
-        self._alive(node_id)
-        until = int((time.time() + seconds) * 1000)
-        accepted, why = self._gcs.drain_node(node_id, PREEMPTION, reason, until)
-        if not accepted:
-            raise Mistake(f"Ray does not drain it: {why}")
-        deadline = time.monotonic() + STATE_READ_SECONDS
-        while True:
-            draining, dead = node_id in self.draining(), not self._is_alive(node_id)
-            if draining or dead or time.monotonic() > deadline:
-                return {"draining": draining, "dead": dead}
-            time.sleep(0.05)
-
-    def draining(self) -> dict[str, float]:
-        """Nodes that Ray drains, and by when, in seconds since 1970; 0 for no end."""
-        return {_hex(node): until / 1000 for node, until in self._gcs.get_draining_nodes().items()}
-
-    def machine_ids(self, node_ids: list[str], seconds: float) -> dict[str, str]:
-        """What these nodes' machines are; those that do not answer in time are left out."""
-        # One call, and its worker process ends: it leaves nothing behind on a node that is to be empty.
-        ask = ray.remote(max_calls=1)(machine_id)
-        asked: dict[Any, str] = {}
-        for node_id in node_ids:
-            there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            options = ask.options(num_cpus=0, max_retries=0, name="raydeck", scheduling_strategy=there)
-            asked[options.remote()] = node_id
-        done, late = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
-        found: dict[str, str] = {}
-        for each in done:
-            try:
-                found[asked[each]] = ray.get(each)
-            except RayError:
-                log.warning("node %s did not say which machine it is", asked[each], exc_info=True)
-        for each in late:
-            ray.cancel(each, force=True)
-        return found
-
-    def kill_actor(self, actor_id: str) -> bool:
-        """End an actor for good."""
-        worker: Any = global_worker
-        worker.core_worker.kill_actor(_raylet.ActorID(bytes.fromhex(actor_id)), True)
-        return True
-
-    def remove_group(self, group_id: str) -> bool:
-        """Remove a placement group of anybody's."""
-        remove_placement_group(PlacementGroup(_raylet.PlacementGroupID(bytes.fromhex(group_id))))
-        return True
-
-    def _alive(self, node_id: str) -> None:
-        if not self._is_alive(node_id):
-            raise Mistake(f"Ray has no living node {node_id}")
-
-    def _is_alive(self, node_id: str) -> bool:
-        return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
-
-
-def _groups() -> list[tuple[str, str, str]]:
-    """Node, name and state of each group of ours that is not removed."""
-    found: list[tuple[str, str, str]] = []
-    table: dict[str, dict[str, Any]] = placement_group_table()
-    for group in table.values():
-        name, state = str(group["name"]), str(group["state"])
-        if name.startswith(PREFIX) and state != "REMOVED":
-            found.append((name.removeprefix(PREFIX).rpartition("-")[0], name, state))
-    return found
-
-
-def _hex(node: Any) -> str:
-    return node if isinstance(node, str) else node.hex()
-
-
-def _answer(hand: Hand, request: dict[str, Any]) -> dict[str, Any]:
-    number, do = request.pop("id"), request.pop("do")
-    calls: dict[str, Callable[..., Any]] = {
-        "hold": hand.hold,
-        "holds": hand.holds,
-        "let_go_all_but": hand.let_go_all_but,
-        "drain": hand.drain,
-        "draining": hand.draining,
-        "machine_ids": hand.machine_ids,
-        "kill_actor": hand.kill_actor,
-        "remove_group": hand.remove_group,
-    }
+def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what is asked for, and tell what came of it."""
+    number, do = request["id"], request["do"]
+    call = calls.get(do)
+    if call is None:
+        return {"id": number, "error": f"{do!r} is nothing that can be asked for here"}
+    what = {name: value for name, value in request.items() if name not in ("id", "do")}
     try:
-        return {"id": number, "ok": calls[do](**request)}
+        return {"id": number, "ok": call(**what)}
     except Mistake as error:
         return {"id": number, "error": str(error)}
+    except AnotherHead as error:
+        return {"id": number, "stale": str(error)}
+    except RayFailed as error:
+        log.warning("%s: %s", do, error)
+        return {"id": number, "failed": str(error)}
     except Exception as error:
         # The boundary of a request: the next one may go well.
-        first = (str(error).splitlines() or [""])[0]
-        return {"id": number, "error": f"{type(error).__name__}: {first}"}
+        log.warning("%s failed", do, exc_info=True)
+        return {"id": number, "failed": _words(error)}
 
 
-def main() -> None:
-    """Connect, then answer until the input ends."""
-    gcs = sys.argv[1]
+def serve(calls: Mapping[str, Call], next_line: Callable[[], str | None], say: Say) -> None:
+    """Answer until the input ends."""
+
+    def carry_out(request: Mapping[str, Any]) -> None:
+        say(answer(calls, request))
+
+    while (line := next_line()) is not None:
+        request = json.loads(line)
+        if request["do"] in ASIDE:
+            threading.Thread(target=carry_out, args=(request,), name=request["do"], daemon=True).start()
+        else:
+            carry_out(request)
+
+
+def main(arguments: list[str]) -> int:
+    """Connect, then answer until the input ends; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.rayside", description="The controller's hand in Ray")
+    parser.add_argument("--address", required=True, help="host:port of the head's GCS")
+    address: str = parser.parse_args(arguments).address
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     # What Ray prints must not stand between the answers.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    ray.init(address=gcs, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-    hand = Hand(gcs)
-    out.write(json.dumps({"ready": True}) + "\n")
-    for line in sys.stdin:
-        out.write(json.dumps(_answer(hand, json.loads(line))) + "\n")
+    said = threading.Lock()
+
+    def say(told: Mapping[str, Any]) -> None:
+        with said:
+            out.write(json.dumps(told) + "\n")
+
+    next_line = lines_until_end(sys.stdin)
+    try:
+        _must_listen(address)
+        from jobs.rayside.hand import Hand  # ray only now: what it lacks is told as a sentence
+
+        hand = Hand(address)
+    except ImportError as error:
+        say({"failed": f"the controller's Python {sys.executable} has no Ray that can be used: {error}"})
+        return EXIT_FAILED
+    except Exception as error:
+        # The boundary of the start: whatever Ray raises is the answer.
+        log.warning("no connection to Ray", exc_info=True)
+        say({"failed": f"no connection to Ray at {address}: {_words(error)}"})
+        return EXIT_FAILED
+    say({"ready": {"ray": hand.ray_version, "session": hand.session}})
+    try:
+        serve(hand.calls(), next_line, say)
+    finally:
+        hand.close()
+    return 0
+
+
+def _must_listen(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), LISTEN_SECONDS).close()
+
+
+def _words(error: Exception) -> str:
+    return one_line(str(error)) or type(error).__name__
 
 
 if __name__ == "__main__":
-    main()
+    # Not by the usual way out, which a thread that reads the input would turn into a crash.
+    os._exit(main(sys.argv[1:]))

@@ -40,10 +40,10 @@ def until(what: str, condition: Callable[[], Any], limit: float) -> Any:
 class Headless:
     """A demo without a screen, and what it said when it was ready."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ: dict[str, str], *options: str) -> None:
         self.environ = environ
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "console", "demo", "--headless"],
+            [sys.executable, "-m", "console", "demo", "--headless", *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
             start_new_session=True,
         )  # fmt: skip

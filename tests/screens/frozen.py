@@ -14,13 +14,14 @@ from console.settings import Context, NodeEntry, Settings
 from console.sources.session import Session
 from jobs.client import ControllerClient
 from jobs.model import Attempt, Failure, GangStatus, Held, Outcome, Progress, Rank, Run, RunState
+from jobs.nodeview import NodesView
 from jobs.raymodel import RayJob, RayNode
 from jobs.wire import ControllerStatus
 from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Disk, Driver, Facts, Host, Missing, Process, Sample
 from tests.screens.answers import GB, WALL, FrozenClient, queue_view
 
 NOW = 10_000.0
-RAY_IDS = {"head": "aa" * 14, "worker-1": "bb" * 14, "worker-2": "cc" * 14}
+RAY_IDS = {"head": "aa" * 14, **{f"worker-{number}": f"{number + 10:x}" * 28 for number in range(1, 7)}}
 
 
 class FrozenSession(Session):
@@ -164,15 +165,16 @@ def session(trouble: bool = False) -> FrozenSession:
     return session_of(FrozenSession, trouble)
 
 
-def session_of(kind: type[Frozen], trouble: bool = False) -> Frozen:
-    """The same cluster, read by a session of another kind."""
+def session_of(kind: type[Frozen], trouble: bool = False, workers: int = 2) -> Frozen:
+    """The same cluster, read by a session of another kind, or with more workers."""
+    names = list(RAY_IDS)[: workers + 1]
     nodes = [
         NodeEntry(name=name, address=f"10.0.0.{number + 1}", role="head" if name == "head" else "worker")
-        for number, name in enumerate(RAY_IDS)
+        for number, name in enumerate(names)
     ]
     made = kind(Context(name="lab", nodes=nodes, simulated=True))
     fleet, work = made.fleet, made.work
-    for name in RAY_IDS:
+    for name in names:
         gpus = 0 if name == "head" else 4
         fleet.ssh_state(name, "up", "", NOW - 700)
         fleet.take_facts(name, _facts(name, gpus), NOW - 650)
@@ -191,11 +193,11 @@ def session_of(kind: type[Frozen], trouble: bool = False) -> Frozen:
                 resources_total={"CPU": 64.0, "GPU": 0.0 if name == "head" else 4.0},
                 labels={"raydeck.io/node": name},
             )
-            for number, name in enumerate(RAY_IDS)
+            for number, name in enumerate(names)
         ],
         NOW - 1,
     )
-    fleet.take_ray_usage({RAY_IDS[name]: {"GPU": (0.0 if name == "head" else 2.0, 4.0)} for name in RAY_IDS})
+    fleet.take_ray_usage({RAY_IDS[name]: {"GPU": (0.0 if name == "head" else 2.0, 4.0)} for name in names})
     fleet.ray_answers("ok", "", NOW - 1)
     if trouble:
         fleet.nodes["worker-1"].sampled_at = NOW - 4.4
@@ -210,7 +212,7 @@ def session_of(kind: type[Frozen], trouble: bool = False) -> Frozen:
         reason = "rank 1 on worker-2 (10.0.0.3) exited 1: ValueError: loss is not a number"
         runs.append(_run("failing-a2b3c4", RunState.FAILED, reason=reason, ago=900, exit_code=1))
     runs += _waiting()
-    work.snapshot(status, runs, NOW - 0.4, queue_view())
+    work.snapshot(status, runs, NOW - 0.4, queue_view(), NodesView())
     made.client = FrozenClient(dict(work.runs))
     work.controller_state("ok", "", NOW - 60)
     job = RayJob(submission_id="raysubmit_Xy12", status="RUNNING", entrypoint="python tune.py", started_at=WALL - 4000)

@@ -41,7 +41,9 @@ def test_no_key_means_two_things_and_none_shadows_one_that_touches() -> None:
         assert (twin.keys, twin.touches) == (action.keys, action.touches), f"{action.name} stands twice, differently"
         if not action.touches:
             assert not TOUCHING_KEYS & set(action.keys), action.name
-    for scopes in (("everywhere", "table", "runs", "run"), ("everywhere", "table", "releases"), ("everywhere", "log")):
+    for scopes in (("everywhere", "table", "runs", "run"), ("everywhere", "table", "releases"), ("everywhere", "log"),
+                   ("everywhere", "table", "fleet", "node", "upkeep"),
+                   ("everywhere", "table", "drains", "upkeep")):  # fmt: skip
         owner: dict[str, str] = {}
         for action in ACTIONS:
             for key in action.keys if action.scope in scopes else ():

@@ -18,13 +18,16 @@ from console.demo.hosts.net import Network, run
 from console.settings import Context, NodeEntry, SshOptions
 from jobs.errors import Refused
 
+RAY = (str(Path(sys.executable).with_name("ray")),)
+"""By its whole path: a login shell's own files may set another PATH."""
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 RAY_SECONDS = 60.0
 OBJECT_STORE_BYTES = 80_000_000
 CPUS = 8
 NODE_LABEL = "raydeck.io/node"
-SYSTEM = json.dumps({"prestart_worker_first_driver": False})
+SYSTEM: dict[str, object] = {"prestart_worker_first_driver": False}
+"""Idle workers started ahead of any need cost a second of CPU and 60 MB each."""
 
 
 @dataclass
@@ -36,6 +39,8 @@ class Bed:
     names: Sequence[str]
     gpus: int = 4
     """On each worker, simulated."""
+    system: dict[str, object] = field(default_factory=dict[str, object])
+    """Further settings of Ray's own, for the head."""
     marks: dict[str, str] = field(default_factory=dict[str, str])
     """Environment of everything that runs there."""
     hosts: dict[str, Host] = field(default_factory=dict[str, Host])
@@ -128,11 +133,11 @@ class Bed:
                 f"--port={GCS_PORT}",
                 "--dashboard-host=127.0.0.1",
                 f"--dashboard-port={DASHBOARD_PORT}",
-                f"--system-config={SYSTEM}",
+                f"--system-config={json.dumps({**SYSTEM, **self.system})}",
                 f"--temp-dir={self.folder / 'r' / 'ray'}",
             ]
-            return ["ray", "start", *own, *common]
-        return ["ray", "start", f"--address={self.head.address}:{GCS_PORT}", *common]
+            return [*RAY, "start", *own, *common]
+        return [*RAY, "start", f"--address={self.head.address}:{GCS_PORT}", *common]
 
     def start_ray(self, tell: Callable[[str], None] = lambda name: None) -> None:
         """On the head, then on all workers at once. Raises `Refused`."""
@@ -186,6 +191,7 @@ class Bed:
                     address=host.address,
                     role="head" if host is self.head else "worker",
                     accelerators=self.gpus_of(each),
+                    ray_stop=shlex.join([*RAY, "stop"]),
                     ray_start="" if host is self.head else shlex.join(self.ray_start(each)),
                     ssh=ssh,
                 )

@@ -13,8 +13,6 @@ from jobs.model import Run, RunState
 from jobs.nodeview import Drain, DrainNode, DrainRun, Other
 from jobs.spans import span
 
-CHECK_SECONDS = 30.0
-"""For so long an empty node has to stay empty."""
 _BACK = "it did not stay empty"
 
 
@@ -99,7 +97,7 @@ def step(drain: Drain, seen: Mapping[str, SeenNode], runs: Mapping[str, Run], bu
         moved = node
         if not node.over:
             moved = _node(drain, node, there, budget, now, actions)
-        told = [_course(each, runs.get(each.run)) for each in moved.runs]
+        told = [_course(each, runs.get(each.run), now) for each in moved.runs]
         nodes.append(moved if told == moved.runs else moved.model_copy(update={"runs": told}))
     changed = drain.model_copy(update={"nodes": nodes})
     if drain.state == "running" and all(node.over for node in nodes):
@@ -180,10 +178,10 @@ def _emptied(drain: Drain, node: DrainNode, there: SeenNode, now: float) -> Drai
         )
     since = node.empty_since if node.state == "checking" and node.empty_since is not None else now
     others = f"; not raydeck's, left alone: {_names(there.others)}" if there.others else ""
-    if now < since + CHECK_SECONDS:
-        note = f"empty; looks for {CHECK_SECONDS:.0f} s whether it stays so{others}"
+    if now < since + drain.policy.check_seconds:
+        note = f"empty; looks for {span(drain.policy.check_seconds)} whether it stays so{others}"
         return node.model_copy(update={"state": "checking", "empty_since": since, "overdue": False, "note": note})
-    note = f"empty, and stayed so for {CHECK_SECONDS:.0f} s{others}"
+    note = f"empty, and stayed so for {span(drain.policy.check_seconds)}{others}"
     return node.model_copy(update={"state": "empty", "empty_since": since, "ended_at": now, "note": note})
 
 
@@ -237,7 +235,7 @@ def _saved(run: Run) -> int | None:
     return attempt.resume_step
 
 
-def _course(entry: DrainRun, run: Run | None) -> DrainRun:
+def _course(entry: DrainRun, run: Run | None, now: float) -> DrainRun:
     """What became of a run that was asked to leave, from how it stands now."""
     if run is None or entry.state in ("ended", "again"):
         return entry
@@ -259,7 +257,7 @@ def _course(entry: DrainRun, run: Run | None) -> DrainRun:
     elif number > entry.attempt and run.state in (RunState.RUNNING, RunState.SAVING):
         attempt = run.attempt
         assert attempt is not None
-        changes |= {"state": "again", "again_at": attempt.started_at, "again_on": list(attempt.nodes), "note": ""}
+        changes |= {"state": "again", "again_at": now, "again_on": list(attempt.nodes), "note": ""}
     else:
         changes |= {"state": "left", "note": run.reason}
     return _changed(entry, changes)

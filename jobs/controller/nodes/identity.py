@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,11 +25,18 @@ def same(ref: NodeRef, name: str, address: str, machine_id: str) -> bool:
     """Whether a node is the one that was meant.
 
     A name is what people hold on to. A machine that came back under another name and address is told by its machine id;
-    at the same address that proves nothing, since several nodes of a test cluster may be on one machine.
+    at the same address that proves nothing, since several nodes of a test cluster may be on one machine, and neither
+    does the id of a copied image, which is empty here (see `unique`).
     """
     if ref.name == name:
         return True
     return bool(ref.machine_id) and ref.machine_id == machine_id and ref.address != address
+
+
+def unique(machines: Mapping[str, str]) -> dict[str, str]:
+    """Ray's ids of nodes to their machine ids, without those that several nodes share: copied images prove nothing."""
+    shared = [machine for machine, count in Counter(machines.values()).items() if count > 1]
+    return {node: "" if machine in shared else machine for node, machine in machines.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,10 @@ def resolve(refs: Sequence[NodeRef], known: Mapping[str, Known], held: Iterable[
 def _find(ref: NodeRef, known: Mapping[str, Known]) -> Known | None:
     if ref.name in known:
         return known[ref.name]
-    by_address = [each for each in known.values() if each.ref.address == ref.name]
-    if len(by_address) == 1:
-        return by_address[0]
+    for address in (ref.name, ref.address):
+        by_address = [each for each in known.values() if address and each.ref.address == address and each.alive]
+        if len(by_address) == 1:
+            return by_address[0]
     if len(ref.name) >= SHORTEST_ID:
         by_id = [each for each in known.values() if each.node_id.startswith(ref.name)]
         if len(by_id) == 1:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from jobs.controller.engine import Engine
 from jobs.controller.nodes import reach, state
-from jobs.controller.nodes.identity import Known, newest
+from jobs.controller.nodes.identity import Known, newest, unique
 from jobs.controller.nodes.places import on_nodes
 from jobs.controller.nodes.rows import NodeRows
 from jobs.controller.nodes.state import Nodes
@@ -100,7 +100,9 @@ class Looker:
             await self._name_machines()
         await self._hold_gpus(there)
         if any(record.hold.kind == "retire" for record in nodes.table.records.values()):
-            nodes.leaving = await self.rayside.draining()
+            there = {known.node_id for known in nodes.known.values() if known.alive}
+            told = await self.rayside.draining()
+            nodes.leaving = {each: until for each, until in nodes.leaving.items() if each in there} | told
             await self.retire()
         else:
             nodes.leaving = {}
@@ -128,7 +130,8 @@ class Looker:
         if not asked:
             return
         found = await self.rayside.machine_ids(asked[:MACHINES_AT_ONCE])
-        nodes.machines |= {each: found.get(each, "") for each in asked[:MACHINES_AT_ONCE]}
+told = {each: found.get(each, "") for each in asked[:MACHINES_AT_ONCE]}
+        nodes.machines = unique({**nodes.machines, **told})
         self.learn()
         fresh = [
             record.model_copy(update={"ref": record.ref.model_copy(update={"machine_id": machine})})
@@ -190,8 +193,8 @@ class Looker:
                 seen = await self.rayside.drain(known.node_id, reason, record.deadline_seconds)
                 nodes.troubles.pop(name, None)
                 said.append(f"{name}: {seen.sentence}")
-                if seen.draining:
-                    nodes.leaving[known.node_id] = self._wall() + record.deadline_seconds
+                # One that was idle has left at once, and Ray's list of nodes says so a little later.
+                nodes.leaving[known.node_id] = self._wall() + record.deadline_seconds
             except RaydeckError as error:
                 nodes.troubles[name] = f"Ray does not drain it: {error.sentence}; it is tried again"
                 said.append(f"{name}: {nodes.troubles[name]}")

@@ -83,8 +83,8 @@ def worked_out(
             )
             for target in targets
         ],
-        nodes_open=sum(not room.cordoned for room in rooms),
-        nodes_open_after=sum(not room.cordoned for room in after_rooms),
+        nodes_open=_open(rooms),
+        nodes_open_after=_open(after_rooms),
         gpus_open=_gpus(rooms),
         gpus_open_after=_gpus(after_rooms),
         waits=_waits(now, then, moved) if changes else [],
@@ -101,6 +101,12 @@ def _after(room: Room, targets: Sequence[Target]) -> Room:
             return replace(room, cordoned="", avoid=False)
         return replace(room, cordoned=room.cordoned or "this request", avoid=False)
     return room
+
+
+def _open(rooms: Sequence[Room]) -> int:
+    """How many take new work; a head without accelerators is none where others have some."""
+    some = any(room.total.get("GPU") for room in rooms)
+    return sum(not room.cordoned and (not some or bool(room.total.get("GPU"))) for room in rooms)
 
 
 def _gpus(rooms: Sequence[Room]) -> float:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,7 +17,8 @@ from pydantic import BaseModel
 
 from console.cli import opened
 from console.cli.main import command_line
-from console.state.fleet import FleetStore
+from console.settings import Context
+from console.state.fleet import FleetStore, Node
 from console.state.work import WorkStore
 from jobs.client import ControllerClient
 from jobs.model import Run, RunState
@@ -79,8 +81,8 @@ class Answers:
         path = unquote(path)
         body: dict[str, Any] = dict(json or {})
         if method == "POST":
-            request_id = body.pop("request_id")
-            assert len(request_id) >= 8
+            # What came of a permit goes by the permit's own name.
+            assert len(body.pop("request_id", "" if not path.startswith("/v1/permits/") else path)) >= 8
             self.asked.append((method, path, body))
         self.params.append(params or {})
         if method == "PUT" and path.startswith("/v1/packages/"):
@@ -121,8 +123,11 @@ class Desk:
         self.fleet = FleetStore()
         self.fleet.ray.move("ok", "", 0.0)
         self.snapshot()
-        self._file = folder / "lab.yaml"
-        self._file.write_text("nodes:\n- {name: head, address: 127.0.0.1, role: head, ssh: {port: 1}}\n")
+        self.head = SimpleNamespace(host=SimpleNamespace(name="head"), status=SimpleNamespace(reason=""))
+        self.context = Context(name="lab")
+        """What the command was called for; that of `file` as soon as one was."""
+        self.file = folder / "lab.yaml"
+        self.file.write_text("nodes:\n- {name: head, address: 127.0.0.1, role: head, ssh: {port: 1}}\n")
 
     def snapshot(self, *runs: Run, you: str = "alice", queue: QueueView | None = None) -> None:
         """What the session has heard."""
@@ -135,7 +140,7 @@ class Desk:
 
     def call(self, *words: str, stdin: str | None = None) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
-        done = CliRunner().invoke(command_line, ["-c", str(self._file), *words], input=stdin)
+        done = CliRunner().invoke(command_line, ["-c", str(self.file), *words], input=stdin)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
         return done.exit_code, done.stdout, done.stderr
 
@@ -144,6 +149,21 @@ class Desk:
         code, out, err = self.call(*words, "--json")
         assert code == 0, (out, err)
         return json.loads(out)
+
+    def nodes(self, *names: str) -> None:
+        """A context with a head and these workers, all of them alive for Ray with 4 GPUs each."""
+        rows = [f"- {{name: {name}, address: 10.0.1.{at}, accelerators: 4}}\n" for at, name in enumerate(names, 1)]
+        self.file.write_text("nodes:\n- {name: head, address: 10.0.0.1, role: head}\n" + "".join(rows))
+        for at, name in enumerate(names, 1):
+            node = self.fleet.add(Node(name=name, address=f"10.0.1.{at}", expected_gpus=4))
+            node.ray_node_id, node.ray_address, node.ray_gpus_total = f"{at:02d}aabbccdd", f"10.0.1.{at}", 4.0
+            node.ray.move("alive", "", 0.0)
+            node.ssh.move("up", "", 0.0)
+
+    def opened(self, context: Context) -> Desk:
+        """As a session that a command makes."""
+        self.context = context
+        return self
 
     # --- as commands see it -------------------------------------------------------------------------------------------
 
@@ -179,7 +199,7 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Desk]:
             patched.setenv(name, str(tmp_path))
         patched.delenv("RAYDECK_CONTEXT", raising=False)
         patched.setenv("TZ", "UTC")
-        patched.setattr(opened, "Session", lambda context, ask: made)  # pyright: ignore[reportUnknownLambdaType]
+        patched.setattr(opened, "Session", lambda context, ask: made.opened(context))  # pyright: ignore[reportUnknownLambdaType]
         time.tzset()
         yield made
     time.tzset()

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from console.actions import ACTIONS, TOUCHING_KEYS, check_keys
-from console.settings import Settings, demo_contexts, find_context, load_context, load_settings, runtime_folder
+from console.settings import (
+    Settings,
+    context_from_json,
+    demo_contexts,
+    find_context,
+    load_context,
+    load_settings,
+    runtime_folder,
+)
 from console.sources.session import host_of
 from jobs.errors import Refused, Usage
 
@@ -67,6 +75,56 @@ def test_a_context_file_says_how_hosts_are_reached(environ: dict[str, str]) -> N
     assert (host.address, host.user, host.port, host.jump) == ("10.0.0.2", "ops", 2222, "bastion")
 
 
+CLUSTER = """cluster:
+  name: lab
+  control_nodes: [{host: control-01}]
+  worker_nodes:
+    - {host: worker-01, accelerators: 8}
+    - {host: worker-02, accelerators: 4, ray_start: "~/start.sh {host}"}
+  access:
+    ray: {start: "ray start --address={head}:6379 --num-gpus={accelerators}", stop: "ray stop --force"}
+"""
+
+
+def test_a_cluster_file_says_how_ray_is_started_and_ended_on_each_node(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    nodes = {node.name: node for node in find_context(str(tmp_path / "cluster.yaml"), Settings(), {}).nodes}
+    assert nodes["worker-01"].ray_start == "ray start --address=control-01:6379 --num-gpus=8"
+    assert nodes["worker-02"].ray_start == "~/start.sh worker-02"
+    assert {nodes[name].ray_stop for name in ("worker-01", "worker-02")} == {"ray stop --force"}
+    assert nodes["control-01"].ray_start == ""  # the others join it
+
+
+def test_a_context_file_says_it_for_its_nodes_and_goes_before_the_cluster_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "lab.yaml").write_text(
+        "cluster_file: cluster.yaml\nnodes:\n"
+        "- {name: w1, address: worker-01, ray_start: 'join {head} {host} {accelerators}'}\n"
+        "- {name: w2, address: worker-02}\n"
+    )
+    nodes = {node.name: node for node in load_context(tmp_path / "lab.yaml").nodes}
+    assert nodes["w1"].ray_start == "join control-01 worker-01 8"
+    assert (nodes["w2"].ray_start, nodes["w2"].accelerators) == ("~/start.sh worker-02", 4)
+    assert nodes["w1"].ray_stop == "ray stop --force"
+    again = context_from_json(load_context(tmp_path / "lab.yaml").to_json(), tmp_path / "lab.json")
+    assert {node.name: node.ray_start for node in again.nodes} == {name: nodes[name].ray_start for name in nodes}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("join {haed}", r"nodes.1.ray_start: has a \{haed\} that stands for nothing.*Did you mean \{head\}"),
+        ("join {accelerators}", "nodes.1.ray_start: the node says nothing of its accelerators"),
+    ],
+)
+def test_a_wrong_command_in_a_context_file_is_refused_with_its_place(tmp_path: Path, command: str, words: str) -> None:
+    path = tmp_path / "lab.yaml"
+    rows = "- {name: h, address: h, role: head}\n- {name: w1, address: w, ray_start: '%s'}\n" % command  # noqa: UP031
+    path.write_text("nodes:\n" + rows)
+    with pytest.raises(Refused, match=words):
+        load_context(path)
+
+
 @pytest.mark.parametrize(
     ("text", "words"), [("nodes: []", "names no node"), ("nodes: 5", "nodes"), ("hosts: []", "hosts")]
 )
@@ -97,7 +155,7 @@ def test_only_demos_whose_keeper_lives_are_listed(environ: dict[str, str]) -> No
 
 
 def test_nothing_may_take_the_place_of_a_key_that_touches() -> None:
-    assert check_keys({"log": "L"}) == {"log": "L"}
+    assert check_keys({"log": "ctrl+l"}) == {"log": "ctrl+l"}
     with pytest.raises(Refused, match="K changes something"):
         check_keys({"log": "K"})
     with pytest.raises(Refused, match="no action 'logg'"):

@@ -234,6 +234,20 @@ CLUSTER: list[tuple[str, str, list[Found]]] = [
     ("  storage:\n", "  roles: {operator: [alice]}\n  storage:\n", [
         (29, 11, "unknown key 'operator'", "operators"),
     ]),
+    ("  storage:\n", '  access: {ray: {start: "ray start --address={haed}:6379"}}\n  storage:\n', [
+        (29, 25, "start has a {haed} that stands for nothing; there are {head}, {host}, {accelerators} "
+         "(and {{haed}} for the word itself)", "{head}"),
+    ]),
+    ("  storage:\n", "  access: {ray: {begin: ray start}}\n  storage:\n", [
+        (29, 18, "unknown key 'begin'", ""),
+    ]),
+    ("      cpu: 64", "      cpu: 64\n      ray_start: ray start --num-gpus={gpus}", [
+        (13, 18, "ray_start has a {gpus} that stands for nothing; there are {head}, {host}, {accelerators} "
+         "(and {{gpus}} for the word itself)", ""),
+    ]),
+    ("      cpu: 64", "      cpu: 64\n      ray_strat: ray start", [
+        (13, 7, "unknown key 'ray_strat'", "ray_start"),
+    ]),
 ]
 # fmt: on
 

@@ -140,7 +140,7 @@ async def test_a_dry_run_tells_the_blast_radius_and_changes_nothing(desk: Harnes
     plan = reply.plan
     assert [each.name for each in plan.nodes] == [node]
     assert [(each.run, each.gpus, each.state) for each in plan.nodes[0].runs] == [(run.id, 1, "running")]
-    assert (plan.nodes_open, plan.nodes_open_after, plan.gpus_open, plan.gpus_open_after) == (4, 3, 12.0, 8.0)
+    assert (plan.nodes_open, plan.nodes_open_after, plan.gpus_open, plan.gpus_open_after) == (3, 2, 12.0, 8.0)
     assert [each.startswith(f"{waits.id} waits: ") and "cordoned" in each for each in plan.waits] == [True]
     assert plan.changes
     assert reply.view.nodes == []
@@ -316,10 +316,7 @@ async def leaves(desk: Harness, run: Any, step: int = 120, saved: int = 120, num
     desk.driver_ends(run, "stopped", "stopped on request", number=number, last_step=step, checkpoint_step=saved)
 
 
-async def test_a_drain_moves_a_run_and_watches_that_the_node_stays_empty(
-    desk: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.controller.nodes.drainstep.CHECK_SECONDS", 0.5)
+async def test_a_drain_moves_a_run_and_watches_that_the_node_stays_empty(desk: Harness) -> None:
     run = await running(desk)
     (node,) = on(desk, run)
     plan = (await desk.client.drain(drain(node, dry_run=True))).plan
@@ -327,7 +324,7 @@ async def test_a_drain_moves_a_run_and_watches_that_the_node_stays_empty(
     assert (stake.run, stake.waits_for) == (run.id, "")
     assert stake.restarts_on
     assert node not in stake.restarts_on
-    reply = await desk.client.drain(drain(node))
+    reply = await desk.client.drain(drain(node, check_seconds=0.5))
     assert reply.plan.nodes[0].runs == plan.nodes[0].runs
     assert row(reply.view, node).state in ("waiting", "draining")
     await leaves(desk, run, step=131, saved=120)
@@ -343,7 +340,7 @@ async def test_a_drain_moves_a_run_and_watches_that_the_node_stays_empty(
     )
     part = view.drains[0].nodes[0]
     entry = part.runs[0]
-    assert (part.state, part.note) == ("empty", "empty, and stayed so for 0 s")
+    assert (part.state, part.note) == ("empty", "empty, and stayed so for 0.5 s")
     assert (entry.step, entry.saved_step, entry.lost_steps, entry.again_on) == (131, 120, 11, stake.restarts_on)
     assert row(view, node).state == "drained"
     assert desk.ray.stopped == []
@@ -386,9 +383,8 @@ async def test_of_two_operators_one_wins_and_the_other_is_told(desk: Harness) ->
     assert again.plan.nodes[0].already == [f"being drained by you, in drain {won[0].drain}"]
 
 
-async def test_never_more_away_than_may_be(desk: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.controller.nodes.drainstep.CHECK_SECONDS", 0.1)
-    request = drain("worker-1", "worker-2", "worker-3", most_nodes=1)
+async def test_never_more_away_than_may_be(desk: Harness) -> None:
+    request = drain("worker-1", "worker-2", "worker-3", most_nodes=1, check_seconds=0.1)
     plan = (await desk.client.drain(request.model_copy(update={"dry_run": True}))).plan
     assert [each.turn for each in plan.nodes] == [1, 2, 3]
     assert plan.notes[0].startswith("3 rounds: ")

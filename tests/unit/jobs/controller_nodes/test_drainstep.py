@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.controller.nodes.drainstep import CHECK_SECONDS, Ask, Budget, EndOther, SeenNode, step
+from jobs.controller.nodes.drainstep import Ask, Budget, EndOther, SeenNode, step
 from jobs.model import Run, RunState
 from jobs.nodeview import Drain
 from tests.unit.jobs.controller_nodes.parts import NOW, drain, left, other, run, seen
 
-TICK = 0.5
+CHECK_SECONDS = 30.0
+"""The default of the policy."""
 
 
 def once(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.controller.nodes.holds import OPEN, HoldRecord, Kept, Table
-from jobs.controller.nodes.identity import Known, newest, resolve, same
+from jobs.controller.nodes.identity import Known, newest, resolve, same, unique
 from jobs.errors import Refused
 from jobs.nodeview import Hold, NodeRef
 from tests.unit.jobs.controller_nodes.parts import NOW, ray_node
@@ -102,3 +102,7 @@ def test_a_node_is_closed_exactly_as_long_as_somebody_holds_it(moves: list[tuple
         for each in range(4):
             assert bool(table.kept(f"w{each}").cordoned) == any(name == f"w{each}" for name, _ in model)
     assert {ref.name for ref in table.refs()} == {name for name, _ in model}
+
+
+def test_the_id_of_a_copied_image_says_nothing() -> None:
+    assert unique({"n1": "m1", "n2": "m2", "n3": "m2"}) == {"n1": "m1", "n2": "", "n3": ""}
