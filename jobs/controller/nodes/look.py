@@ -130,7 +130,7 @@ class Looker:
         if not asked:
             return
         found = await self.rayside.machine_ids(asked[:MACHINES_AT_ONCE])
-told = {each: found.get(each, "") for each in asked[:MACHINES_AT_ONCE]}
+        told = {each: found.get(each, "") for each in asked[:MACHINES_AT_ONCE]}
         nodes.machines = unique({**nodes.machines, **told})
         self.learn()
         fresh = [
