@@ -36,7 +36,11 @@ class Sneak:
 there = NodeAffinitySchedulingStrategy(sys.argv[1], soft=False)
 gpus = float(sys.argv[2])
 sneak = Sneak.options(name="sneak", num_gpus=gpus, lifetime="detached", scheduling_strategy=there).remote()
-ray.get(sneak.ping.remote(), timeout=30)
+try:
+    ray.get(sneak.ping.remote(), timeout=10)
+except ray.exceptions.RayError:
+    ray.kill(sneak)
+    raise
 print("there")
 """
 

@@ -21,14 +21,25 @@ RUNNING = "lm-k3f9qz"
 RETRIED = "lm-w0q7x2"
 
 
+STILL_TRIES = 100
+
+
 def shown(*texts: str, keys: Sequence[str] = ()) -> Callable[[Pilot[Any]], Any]:
-    """Presses keys, and waits for each text before the next key."""
+    """Presses keys, and waits for each text before the next key; at the end until the picture stands still."""
 
     async def before(pilot: Pilot[Any]) -> None:
         for number, text in enumerate(texts):
             if number:
                 await pilot.press(keys[number - 1])
             await until(pilot, lambda text=text: text in text_of(pilot.app))
+        # A page that has just come is laid out once more, and its scroll bar with it.
+        last = ""
+        for _ in range(STILL_TRIES):
+            await pilot.pause(0.05)
+            last, before_it = pilot.app.export_screenshot(), last
+            if last == before_it:
+                return
+        raise AssertionError("the picture does not stand still")
 
     return before
 
