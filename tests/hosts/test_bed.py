@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -95,19 +94,22 @@ async def test_a_relay_delays_what_goes_through_it(pair: Hosts) -> None:
 
 def test_processes_stand_still_and_go_on(pair: Hosts) -> None:
     host = pair.hosts["worker-1"]
-    sleeper = subprocess.Popen(
-        ["nsenter", "--all", "--target", str(next(iter(host.pids("demo.hosts.init")))), "sleep", "77"]
-    )
-    try:
-        while not host.pids("sleep 77"):
-            assert sleeper.poll() is None
-        with host.stopped("sleep 77") as pids:
-            assert [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids] == ["T"]
-        assert host.kill("sleep 77") == pids
-        assert sleeper.wait(5) != 0
-    finally:
-        sleeper.kill()
-        sleeper.wait()
+    pair.ssh("worker-1", "sh", "-c", "setsid sleep 77 >/dev/null 2>&1 </dev/null &")
+    begun = time.monotonic()
+    while not host.pids("sleep 77"):
+        assert time.monotonic() < begun + 5
+
+    def states(pids: list[int]) -> list[str]:
+        return [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
+
+    with host.stopped("sleep 77") as pids:
+        assert states(pids) == ["T"]
+    deadline = time.monotonic() + 5
+    while states(pids) != ["S"]:
+        assert time.monotonic() < deadline, states(pids)
+    assert host.kill("sleep 77") == pids
+    while host.pids("sleep 77"):
+        assert time.monotonic() < deadline
     with pytest.raises(Refused, match="nothing like"), host.stopped("sleep 77"):
         pass
 
@@ -129,7 +131,9 @@ def test_a_reboot_leaves_the_machine_and_nothing_that_ran(pair: Hosts) -> None:
     host = pair.hosts["worker-1"]
     before = host.machine_id
     pair.ssh("worker-1", "sh", "-c", "setsid sleep 99 >/dev/null 2>&1 </dev/null &")
-    assert host.pids("sleep 99")
+    begun = time.monotonic()
+    while not host.pids("sleep 99"):
+        assert time.monotonic() < begun + 5
     host.reboot()
     assert not host.pids("sleep 99")
     assert pair.ssh("worker-1", "cat", "/etc/machine-id").strip() == before
