@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jobs.controller.aftermath import excluded
@@ -257,6 +257,18 @@ class Admission:
         if self._rests.get(start.run, 0.0) > self._clock():
             return
         record = await self._runs.find(start.run)
+        there = {room.node_id: room for room in rooms}
+        before = {node: self._kept(there[node]) for node in record.launch.previous_nodes if node in there}
+        silent = [there[node].name for node, kept in before.items() if kept.silent]
+        if silent:
+            # It would fail for not being able to look there; Ray finds out within a minute or so.
+            sentence = (
+                f"nothing answers on {', '.join(silent)}, where it ran before and may still write: it starts when Ray "
+                f"has given that up, or somebody says that it is off (raydeck drain {silent[0]} --off)"
+            )
+            await self._runs.change(start.run, lambda now: _told(now, sentence, self._wall()))
+            return
+        off = {node for node, kept in before.items() if kept.off}
         try:
             found = await self._files.apart(f"{record.run.run_directory}#begin", lambda: begin(record))
         except Unreachable as error:
@@ -269,15 +281,13 @@ class Admission:
             await self._runs.change(start.run, lambda now: _refused(now, sentence, self._wall()))
             return
 
-        there = {room.node_id: room for room in rooms}
-
         def let_go(current: Record) -> Record:
             run = current.run
             if not run.state.waiting or run.held is not None or current.resume != record.resume:
                 return current  # it was arranged otherwise meanwhile: the next pass sees it
             if current.stop is not None or any(self._kept(there[node]).cordoned for node in start.node_ids):
                 return current
-            return admitted(current, start.node_ids, rooms, found, self._wall())
+            return admitted(_without(current, off), start.node_ids, rooms, found, self._wall())
 
         await self._runs.change(start.run, let_go)
         self._rests.pop(start.run, None)
@@ -337,6 +347,14 @@ def _told(record: Record, sentence: str, now: float) -> Record:
     if not record.run.state.waiting or record.run.reason == sentence:
         return record
     return moved(record, record.run.state, sentence, now)
+
+
+def _without(record: Record, off: Collection[str]) -> Record:
+    """Nothing is looked for on nodes of which a person said that they are off; the fence keeps out what was wrong."""
+    if not off:
+        return record
+    kept = {node: name for node, name in record.launch.previous_nodes.items() if node not in off}
+    return record.model_copy(update={"launch": record.launch.model_copy(update={"previous_nodes": kept})})
 
 
 def _refused(record: Record, sentence: str, now: float) -> Record:

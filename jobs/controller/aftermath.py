@@ -53,8 +53,7 @@ def follow(record: Record, ended: Ended, now: float) -> Record:
         return _again(done, RunState.PREEMPTED, reason, now, stop.user, resume=_next(record))
     if stop.purpose == "drain":
         done = closed(record, RunState.PREEMPTED, reason, None, now)
-        again = _again(done, RunState.QUEUED, reason, now, stop.user, resume=_next(record))
-        return _without(again, stop.gone)
+        return _again(done, RunState.QUEUED, reason, now, stop.user, resume=_next(record))
     kind = _LIMITS[stop.purpose]
     return _failed(record, Ended(RunState.FAILED, f"{stop.reason}; {ended.reason}", kind, ended.outcome), now)
 
@@ -70,12 +69,6 @@ def _own_fault(stop: StopWanted, ended: Ended) -> bool:
     if stop.purpose == "drain":
         return (ended.failure or Failure.UNKNOWN) not in _OF_THE_NODE
     return stop.purpose == "preempt"
-
-
-def _without(record: Record, gone: list[str]) -> Record:
-    """Nothing is looked for on nodes of which a person said that they are off."""
-    kept = {node: name for node, name in record.launch.previous_nodes.items() if name not in gone}
-    return record.model_copy(update={"launch": record.launch.model_copy(update={"previous_nodes": kept})})
 
 
 def _chosen(stop: StopWanted) -> bool:

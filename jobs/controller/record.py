@@ -42,8 +42,6 @@ class StopWanted(_Kept):
     purpose: Purpose = "stop"
     resume: Resume | None = None
     """For a restart: what the next attempt begins from."""
-    gone: list[str] = Field(default_factory=list)
-    """For a drain: nodes by name of which a person says that nothing there can still write."""
 
     @property
     def sentence(self) -> str:

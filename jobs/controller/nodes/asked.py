@@ -15,7 +15,6 @@ from jobs.controller.access import Access, Caller, Role
 from jobs.controller.admission import Admission
 from jobs.controller.audit import Act
 from jobs.controller.journal import Journal
-from jobs.controller.nodes import reach
 from jobs.controller.nodes.identity import resolve
 from jobs.controller.nodes.look import Looker
 from jobs.controller.nodes.places import on_nodes
@@ -84,7 +83,7 @@ class Asked:
         chosen = resolve(refs, nodes.known, nodes.table.refs(), situation.rooms is not None)
         there = [known.node_id for known in chosen if known.alive]
         await self.look.look_at(there)
-        silent = await reach.silent(self.look.engine, there) if reaching else set[str]()
+        silent = await self.look.reach(there) if reaching else set[str]()
         records = {record.id: record for record in self.runs.active() if not record.run.state.waiting}
         on = on_nodes(chosen, records.values())
         targets = [

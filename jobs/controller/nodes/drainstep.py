@@ -65,8 +65,6 @@ class Ask:
     node: str
     now: bool = False
     """Do not wait for a checkpoint."""
-    gone: bool = False
-    """A person says that nothing on the node can still write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ def _node(
         if entry is None:
             entry = _entry(run, number, now)
             asked[run.id, number] = entry
-        actions.append(Ask(run.id, node.node.name, now=stop_now, gone=policy.gone))
+        actions.append(Ask(run.id, node.node.name, now=stop_now))
     others = list(there.others)
     if policy.others == "stop" and not there.dead:
         actions += [EndOther(there.node_id, other) for other in others]

@@ -34,6 +34,10 @@ class Kept:
     """Who keeps work off it and why; empty for a node that takes work."""
     avoid: bool = False
     """It is to be emptied soon: it takes work only where no other node has room."""
+    silent: bool = False
+    """Ray has it as alive, and nothing answers there: what is left on it may still write, and cannot be asked."""
+    off: bool = False
+    """A person says that it is off: nothing there can still write."""
 
 
 OPEN = Kept()

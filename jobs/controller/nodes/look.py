@@ -50,7 +50,6 @@ class Looker:
         self._gpus_at = float("-inf")
         self._gpus_held = True
         """Placement groups of ours may be there: at first, of an earlier controller."""
-        self._misses: dict[str, int] = {}
 
     async def run(self) -> None:
         """Until cancelled. A look that goes wrong is logged, and the next one tries again."""
@@ -93,10 +92,11 @@ class Looker:
             return
         there = [known for known in state.held(nodes) if known.alive]
         ids = [known.node_id for known in there]
+        nodes.silent &= set(ids)
         nodes.others = {node_id: others for node_id, others in nodes.others.items() if node_id in ids}
         if ids:
             await self.look_at(ids)
-            self._notice(await reach.silent(self.engine, ids), ids)
+            await self.reach(ids)
             await self._name_machines()
         await self._hold_gpus(there)
         if any(record.hold.kind == "retire" for record in nodes.table.records.values()):
@@ -107,10 +107,11 @@ class Looker:
         else:
             nodes.leaving = {}
 
-    def _notice(self, silent: set[str], asked: Sequence[str]) -> None:
-        """A node is silent when it did not answer twice in a row."""
-        self._misses = {each: self._misses.get(each, 0) + 1 for each in asked if each in silent}
-        self._nodes.silent = {each for each, count in self._misses.items() if count > 1}
+    async def reach(self, node_ids: Sequence[str]) -> set[str]:
+        """Those of these nodes on which nothing answers, though Ray has them as alive."""
+        silent = await reach.silent(self.engine, node_ids)
+        self._nodes.silent = (self._nodes.silent - set(node_ids)) | silent
+        return silent
 
     async def _name_machines(self) -> None:
         """Learn which machines nodes are, where it matters: held ones, and those that a missing one may be now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jobs.controller.audit import Act
 from jobs.controller.journal import Journal, JournalThread
@@ -58,7 +58,13 @@ class Nodes:
 
     def kept(self, room: Room) -> Kept:
         """How the queue has to treat a node."""
-        return self.table.kept(room.name, room.address, self.machines.get(room.node_id, ""))
+        machine = self.machines.get(room.node_id, "")
+        kept = self.table.kept(room.name, room.address, machine)
+        if room.node_id not in self.silent:
+            return kept
+        drains = {record.hold.drain for record in self.table.on(room.name, room.address, machine)}
+        off = any(drain.id in drains and drain.policy.gone for drain in self.drains.values())
+        return replace(kept, silent=not off, off=off)
 
     def take(self, rows: NodeRows) -> None:
         """What was just written, from now on."""

@@ -29,7 +29,7 @@ from jobs.controller.schedule.types import Room
 from jobs.controller.wishes import stop
 from jobs.errors import RaydeckError
 from jobs.model import Run
-from jobs.nodeview import Drain, NodesView
+from jobs.nodeview import Drain, DrainRun, NodesView
 from jobs.within import within
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class NodeWatch:
         followed = [each for each in nodes.drains.values() if _restless(each, self._wall())]
         if not followed:
             return
-        names = {each.run for drain in followed for node in drain.nodes for each in node.runs}
+        names = {each.run for drain in followed for node in drain.nodes for each in node.runs if not _at_rest(each)}
         runs = {name: (await self._runs.find(name)).run for name in names}
         todo: list[tuple[Drain, Ask | EndOther]] = []
         async with nodes.lock:
@@ -192,7 +192,6 @@ class NodeWatch:
     async def _ask(self, drain: Drain, ask: Ask) -> None:
         """Have a run leave. What a person wants of it, and its own limits, go before."""
         reason = f"{ask.node} is drained" + (f": {drain.reason}" if drain.reason else "")
-        gone = [node.node.name for node in drain.nodes] if ask.gone else []
 
         def leave(record: Record) -> Record:
             if record.run.state.waiting:
@@ -202,9 +201,7 @@ class NodeWatch:
                 return record
             if before is not None and before.purpose == "drain" and (before.now or not ask.now):
                 return record
-            wanted = StopWanted(
-                at=self._wall(), user=drain.user, reason=reason, now=ask.now, purpose="drain", gone=gone
-            )
+            wanted = StopWanted(at=self._wall(), user=drain.user, reason=reason, now=ask.now, purpose="drain")
             return stop(record, wanted)
 
         await self._runs.change(ask.run, leave)
@@ -227,7 +224,12 @@ def _restless(drain: Drain, now: float) -> bool:
         return True
     if drain.ended_at is None or now - drain.ended_at > FOLLOWED_SECONDS:
         return False
-    return any(each.state not in ("again", "ended") for node in drain.nodes for each in node.runs)
+    return not all(_at_rest(each) for node in drain.nodes for each in node.runs)
+
+
+def _at_rest(entry: DrainRun) -> bool:
+    """Nothing more is told of it."""
+    return entry.state in ("again", "ended")
 
 
 def _lasting(drain: Drain) -> Drain:

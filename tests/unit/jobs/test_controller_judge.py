@@ -339,12 +339,6 @@ def test_a_failure_on_a_node_that_is_emptied_counts_only_if_it_is_the_runs_own(f
         assert "moved by" not in run.reason
 
 
-def test_nothing_is_looked_for_on_a_node_that_a_person_called_off() -> None:
-    record = in_state(RunState.SAVING, stop=drained(now=True, sent_at=NOW, gone=["node-1"]))
-    seen = Seen(job=job("SUCCEEDED"), outcome=Outcome(verdict="stopped"))
-    assert judge(record, seen, NOW + 5).record.launch.previous_nodes == {}
-
-
 def test_what_a_person_wants_goes_before_a_drain_and_is_told_to_ray() -> None:
     asked = in_state(RunState.SAVING, stop=drained(sent_at=NOW))
     stopped = wishes.stop(asked, stop())

@@ -438,6 +438,38 @@ async def test_a_node_that_ray_still_believes_in_is_drained_at_once_when_it_does
     assert (await desk.client.run(run.id)).retries == 0
 
 
+async def test_a_run_starts_anew_when_nothing_of_it_can_write_on_a_silent_node(desk: Harness) -> None:
+    run = await running(desk)
+    (node,) = on(desk, run)
+    lost = next(each for each in desk.ray.nodes if each["node_name"] == node)
+    desk.ray.deaf.add(lost["node_id"])
+    await desk.client.drain(drain(node, check_seconds=0.1))
+    await until(desk, lambda now: bool(now.drains[0].nodes[0].runs))
+    desk.driver_ends(run, "stopped", "stopped at once", "STOPPED", unanswered=[node])
+    # There is room elsewhere; but Ray still has the node, and would have it searched in vain.
+    waits = await desk.until(run.id, lambda now: f"nothing answers on {node}" in now.reason)
+    assert len(waits.attempts) == 1
+    lost["state"] = "DEAD"
+    again = await desk.until(run.id, lambda now: len(now.attempts) == 2)
+    assert (again.attempts[1].nodes != [node], again.retries) == (True, 0)
+
+
+async def test_a_run_starts_anew_at_once_when_somebody_says_that_the_node_is_off(desk: Harness) -> None:
+    run = await running(desk)
+    (node,) = on(desk, run)
+    desk.ray.deaf.add(next(each["node_id"] for each in desk.ray.nodes if each["node_name"] == node))
+    await desk.client.drain(drain(node, check_seconds=0.1))
+    await until(desk, lambda now: bool(now.drains[0].nodes[0].runs))
+    desk.driver_ends(run, "stopped", "stopped at once", "STOPPED", unanswered=[node])
+    await until(desk, lambda now: now.drains[0].state == "done")
+    await desk.until(run.id, lambda now: f"nothing answers on {node}" in now.reason)
+    await desk.client.drain(drain(node, gone=True, reason="pulled out"))
+    await desk.until(run.id, lambda now: len(now.attempts) == 2)
+    record = await desk.service.runs.find(run.id)
+    assert record.launch.previous_nodes == {}
+    assert record.run.retries == 0
+
+
 async def test_who_calls_a_node_off_that_answers_is_refused(desk: Harness) -> None:
     with pytest.raises(Refused) as caught:
         await desk.client.drain(drain("worker-1", gone=True))

@@ -96,7 +96,7 @@ def test_a_node_that_does_not_answer_is_drained_at_once(there: SeenNode) -> None
 
 def test_a_person_may_say_that_it_is_off() -> None:
     going, actions = once(drain("w1", gone=True), w1=seen(ray="unknown", runs=(run("lm-1", "w1"),)))
-    assert actions == [Ask("lm-1", "w1", now=True, gone=True)]
+    assert actions == [Ask("lm-1", "w1", now=True)]
     going, _ = once(going, NOW + 1, w1=seen(ray="unknown"))
     assert going.nodes[0].note == "a person says that it is off: there was nothing to wait for"
 
