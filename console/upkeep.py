@@ -132,10 +132,13 @@ def preview(
         lines = ["Nothing changes.", *_already(plan), *plan.notes]
         return Preview(title, tuple(lines))
     policy = policy or (DrainPolicy() if plan.action == "drain" else None)
-    lines = [*_deed(plan), *_open(plan)]
+    others = _others(plan, policy, now_wall)
     if policy is not None and plan.action == "drain":
-        lines += _pace(plan, policy)
-    lines += [*_runs(plan), *_others(plan, policy, now_wall), *_waits(plan), *_already(plan)]
+        # Whom it hits comes first: on a small screen the rest has to be scrolled to.
+        lines = [*_runs(plan), *_open(plan), *_waits(plan), *others, *_deed(plan), *_pace(plan, policy)]
+    else:
+        lines = [*_deed(plan), *_open(plan), *_runs(plan), *others, *_waits(plan)]
+    lines += _already(plan)
     with_gpus = gpus or (policy is not None and policy.gpus)
     if with_gpus:
         lines.append(
