@@ -33,7 +33,8 @@ RAYLET = "import ctypes, sys; ctypes.CDLL(None).prctl(15, sys.argv[1].encode());
 
 PARENT = (
     "import os, subprocess, sys; e = {k: v for k, v in os.environ.items() if 'HANDS_' not in k}; "
-    "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env=e); "
+    "c = subprocess.Popen([sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(600)'], env=e, "
+    "stdout=subprocess.PIPE); c.stdout.read(1); "
     "open(sys.argv[1], 'w').write(str(c.pid)); " + SLEEPER
 )
 """A process with a child that has lost its marks."""
