@@ -6,126 +6,79 @@ id of its caller's, so that a repeat after a lost answer is the same request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
+from jobs.alertcalls import AlertCalls
+from jobs.calls import STORAGE_SECONDS, Lenient
+from jobs.errors import Unreachable
 from jobs.model import Move, Progress, Run
-from jobs.nodeview import Drain, NodesView
+from jobs.nodecalls import NodeCalls
 from jobs.queueview import Explanation, QueueView
-from jobs.transport import MAX_ANSWER_BYTES, Response, TooLarge, Transport
+from jobs.transport import Response, TooLarge
 from jobs.wire import (
     ArrangeRequest,
     AuditEntry,
     CheckpointRow,
     ControllerStatus,
-    CordonRequest,
-    DecideRequest,
-    DrainRequest,
     Event,
     LaunchRequest,
-    Mistake,
-    NodesReply,
-    Permit,
-    PermitDone,
-    PermitRequest,
     ReleaseRow,
     Restarted,
     RestartRequest,
-    RetireRequest,
     Rollback,
     RollbackRequest,
     StopRequest,
-    UncordonRequest,
     UndoRequest,
 )
 
-CALL_SECONDS = 10.0
 LAUNCH_SECONDS = 60.0
 """A launch checks the file and stores the code before it answers."""
-STORAGE_SECONDS = 30.0
-"""For what the controller has to look at the shared storage for; it waits less long than this itself."""
 UPLOAD_SECONDS = 300.0
-SILENCE_SECONDS = 6.0
-"""Three heartbeats: a stream that is silent for longer is dead, whatever its connection says."""
-LINE_BYTES = MAX_ANSWER_BYTES
 
-_Message = TypeVar("_Message", bound=BaseModel)
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Runs(_Lenient):
+class _Runs(Lenient):
     runs: list[Run]
 
 
-class _Points(_Lenient):
+class _Points(Lenient):
     points: list[Progress]
 
 
-class _Moves(_Lenient):
+class _Moves(Lenient):
     moves: list[Move]
 
 
-class _Checkpoints(_Lenient):
+class _Checkpoints(Lenient):
     checkpoints: list[CheckpointRow]
 
 
-class _Releases(_Lenient):
+class _Releases(Lenient):
     releases: list[ReleaseRow]
 
 
-class _Rollbacks(_Lenient):
+class _Rollbacks(Lenient):
     rollbacks: list[Rollback]
 
 
-class _Drains(_Lenient):
-    drains: list[Drain]
-
-
-class _Entries(_Lenient):
+class _Entries(Lenient):
     entries: list[AuditEntry]
 
 
-class _Verified(_Lenient):
+class _Verified(Lenient):
     broken: str
 
 
-class _Told(_Lenient):
-    sentence: str
-    hint: str = ""
-    mistakes: list[Mistake] = Field(default_factory=list)
-
-
-class _Error(_Lenient):
-    error: _Told
-
-
-class ControllerClient:
+class ControllerClient(NodeCalls, AlertCalls):
     """One cluster's controller, through a transport that the caller owns.
 
     Raises `Refused` (with what the controller said; `jobs.load.FileMistakes` for mistakes in a file), `Busy`, `Usage`,
     and `Unreachable` when no controller answers or Ray does not answer it.
     """
-
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        call_seconds: float = CALL_SECONDS,
-        silence_seconds: float = SILENCE_SECONDS,
-        line_bytes: int = LINE_BYTES,
-    ) -> None:
-        self._transport = transport
-        self._call_seconds = call_seconds
-        self._silence_seconds = silence_seconds
-        self._line_bytes = line_bytes
 
     async def status(self) -> ControllerStatus:
         """Who serves this cluster, and who it says that you are."""
@@ -213,42 +166,6 @@ class ControllerClient:
         path = f"/v1/rollbacks/{quote(rollback_id, safe='')}/undo"
         return self._as(Rollback, await self._ask(path, request, STORAGE_SECONDS))
 
-    async def nodes(self) -> NodesView:
-        """The nodes that are held, the drains, and what an operator should know of them."""
-        return self._as(NodesView, await self._answer("GET", "/v1/nodes"))
-
-    async def drains(self, limit: int = 50) -> list[Drain]:
-        """The newest drains, newest first, also those that ended."""
-        return self._as(_Drains, await self._answer("GET", "/v1/drains", params={"limit": str(limit)})).drains
-
-    async def cordon(self, request: CordonRequest) -> NodesReply:
-        """Keeps new work off nodes; a dry run tells what that would do."""
-        return self._as(NodesReply, await self._ask("/v1/nodes/cordon", request, STORAGE_SECONDS))
-
-    async def uncordon(self, request: UncordonRequest) -> NodesReply:
-        """Takes holds back; a dry run tells what that would do."""
-        return self._as(NodesReply, await self._ask("/v1/nodes/uncordon", request, STORAGE_SECONDS))
-
-    async def drain(self, request: DrainRequest) -> NodesReply:
-        """Cordons nodes and moves the work off them, in the background; a dry run tells what that would do."""
-        return self._as(NodesReply, await self._ask("/v1/nodes/drain", request, STORAGE_SECONDS))
-
-    async def decide(self, drain: str, request: DecideRequest) -> Drain:
-        """Stops a drain, or chooses what follows its deadline."""
-        return self._as(Drain, await self._ask(f"/v1/drains/{quote(drain, safe='')}/decide", request))
-
-    async def retire(self, request: RetireRequest) -> NodesReply:
-        """Takes drained nodes out of Ray; a dry run tells what that would do."""
-        return self._as(NodesReply, await self._ask("/v1/nodes/retire", request, STORAGE_SECONDS))
-
-    async def permit(self, request: PermitRequest) -> Permit:
-        """Asks whether something may be done to a node over SSH; that is in the audit before it is done."""
-        return self._as(Permit, await self._ask("/v1/nodes/permit", request))
-
-    async def permit_done(self, permit: str, done: PermitDone) -> Permit:
-        """Tells what came of it."""
-        return self._as(Permit, await self._ask(f"/v1/permits/{quote(permit, safe='')}/done", done))
-
     async def events(self) -> AsyncIterator[Event]:
         """What is true, and then each change, for as long as it is read.
 
@@ -287,75 +204,6 @@ class ControllerClient:
             return _EVENT.validate_json(line)
         except ValidationError:
             raise self._foreign() from None
-
-    async def _answer(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: Any = None,
-        content: bytes | None = None,
-        timeout: float | None = None,
-    ) -> Response:
-        """The answer, if it is one of success."""
-        timeout = self._call_seconds if timeout is None else timeout
-        try:
-            answer = await self._transport.request(
-                method, path, params=params, json=body, content=content, timeout=timeout, limit=MAX_ANSWER_BYTES
-            )
-        except TimeoutError:
-            raise Unreachable(
-                f"the controller did not answer within {timeout:g} s",
-                "What was asked for may still have happened; look before it is asked for again",
-            ) from None
-        except TooLarge:
-            raise self._too_large(MAX_ANSWER_BYTES) from None
-        except ConnectionError as error:
-            raise self._gone(error) from None
-        if 200 <= answer.status < 300:
-            return answer
-        raise self._error(answer)
-
-    async def _ask(self, path: str, request: BaseModel, timeout: float | None = None) -> Response:
-        return await self._answer("POST", path, body=request.model_dump(mode="json"), timeout=timeout)
-
-    def _as(self, kind: type[_Message], answer: Response) -> _Message:
-        try:
-            return kind.model_validate_json(answer.body)
-        except ValidationError:
-            raise self._foreign() from None
-
-    def _error(self, answer: Response) -> RaydeckError:
-        """What the controller said against it, in our family."""
-        try:
-            told = _Error.model_validate_json(answer.body).error
-        except ValidationError:
-            return self._foreign()
-        if told.mistakes:
-            from jobs.load import FileMistakes  # costs the YAML library, which a console that only reads need not have
-
-            return FileMistakes(told.mistakes)
-        if answer.status == 503:
-            return Unreachable(told.sentence, told.hint)
-        if answer.status == 423:
-            return Busy(told.sentence, told.hint)
-        return (Usage if answer.status == 400 else Refused)(told.sentence, told.hint)
-
-    def _gone(self, error: ConnectionError) -> Unreachable:
-        reason = " ".join(str(error).split())
-        return Unreachable(
-            f"no controller answers at {self._transport.where}: {reason}", "Start one: raydeck controller start"
-        )
-
-    def _too_large(self, limit: int) -> Unreachable:
-        return Unreachable(f"the controller sent more than {limit // 2**20} MiB; it was not read")
-
-    def _foreign(self) -> Unreachable:
-        return Unreachable(
-            f"what answers at {self._transport.where} does not speak this version's language",
-            "Console and controller may be of different versions: raydeck controller status",
-        )
 
 
 def _run_path(run: str) -> str:

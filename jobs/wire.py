@@ -34,6 +34,13 @@ POST   /v1/drains/{drain}/decide        `DecideRequest` → `Drain`: stop it, or
 POST   /v1/nodes/retire                 `RetireRequest` → `NodesReply`
 POST   /v1/nodes/permit                 `PermitRequest` → `Permit`: before something is done to a node over SSH
 POST   /v1/permits/{permit}/done        `PermitDone` → `Permit`: what came of it
+GET    /v1/alerts                       `AlertsView`: what fires, and the silences
+GET    /v1/alerts/history               ``{"alerts": [Alert, …]}``, newest first, ended ones too; ``?limit=N``
+POST   /v1/alerts/acknowledge           `AcknowledgeRequest` → `AlertsReply`
+POST   /v1/alerts/silence               `SilenceRequest` → `AlertsReply`
+POST   /v1/silences/{silence}/end       `EndSilenceRequest` → `AlertsReply`
+POST   /v1/alerts/clear                 `ClearRequest` → `AlertsReply`
+POST   /v1/alerts/test                  `TestRequest` → `TestReply`
 ====== ================================ ====================================================================
 
 A refusal is ``{"error": {"sentence": …, "hint": …, "mistakes": [Mistake, …]}}`` with status 400 (makes no sense), 403
@@ -46,11 +53,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from jobs.alertview import AlertsChanged, AlertsView
 from jobs.model import Run
 from jobs.nodeview import DrainPolicy, NodeRef, NodesPlan, NodesView
 from jobs.queueview import QueueView
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class _Message(BaseModel):
@@ -386,6 +394,7 @@ class Snapshot(_Message):
     """All that hold something, the first of those that wait, and the newest that ended."""
     queue: QueueView | None = None
     nodes: NodesView | None = None
+    alerts: AlertsView | None = None
 
 
 class RunChanged(_Message):
@@ -417,4 +426,6 @@ class Heartbeat(_Message):
     ray: str
 
 
-Event = Annotated[Snapshot | RunChanged | QueueChanged | NodesChanged | Heartbeat, Field(discriminator="event")]
+Event = Annotated[
+    Snapshot | RunChanged | QueueChanged | NodesChanged | AlertsChanged | Heartbeat, Field(discriminator="event")
+]

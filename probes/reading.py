@@ -10,6 +10,8 @@ One JSON object a line. ``kind`` is one of
 
 ``facts``   what seldom changes; the first line, then every ``FACTS_EVERY_SECONDS`` and whenever something changed
 ``sample``  the figures of one second; devices in columns: a column of eight numbers costs a quarter of eight objects
+``health``  what only health rules ask for, every ``HEALTH_EVERY_SECONDS`` and at once when the kernel or the driver
+            told of something; a probe says it when it was started with ``--health``
 ``pong``    the answer to ``ping ID`` on stdin: the node's clock, for measuring its offset inside a round trip
 ``fault``   the probe itself cannot go on; the last line
 """
@@ -20,6 +22,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union, get_type
 
 WIRE_VERSION = 1
 FACTS_EVERY_SECONDS = 60.0
+HEALTH_EVERY_SECONDS = 10.0
 
 UNSUPPORTED = "unsupported"
 ERROR = "error"
@@ -202,6 +205,138 @@ class Sample:
         return Missing(ERROR, "no reason given") if value is None else value
 
 
+DEVICE_HEALTH_FIELDS = (
+    "ecc_volatile_corrected_count",
+    "ecc_volatile_uncorrected_count",
+    "remapped_corrected_count",
+    "remapped_uncorrected_count",
+    "remap_pending",
+    "remap_failed",
+    "retired_pages_pending",
+    "recovery_action",
+    "slowdown_celsius",
+    "memory_temperature_celsius",
+    "memory_slowdown_celsius",
+    "pcie_generation",
+    "pcie_generation_max",
+    "pcie_width",
+    "pcie_width_max",
+    "pcie_replay_count",
+    "nvlinks_active",
+    "nvlinks_total",
+    "nvlink_error_count",
+    "fabric_healthy",
+    "persistence",
+)
+"""What health rules ask of each accelerator. Yes and no are 1 and 0; ``recovery_action`` is NVML's number (0 none,
+1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset). PCIe is how it stands now: an idle link is slow."""
+
+
+@dataclass
+class DeviceHealth:
+    """One accelerator, as health rules see it."""
+
+    index: int
+    uuid: str = ""
+    pci: str = ""
+    """Its address on the bus, lower case, ``0000:1b:00``: kernel lines name it so."""
+    figures: Dict[str, Optional[Number]] = field(default_factory=dict)
+    """By the names in ``DEVICE_HEALTH_FIELDS``."""
+    missing: Dict[str, Missing] = field(default_factory=dict)
+    """Field to why it is not there; ``*`` stands for all."""
+
+
+@dataclass
+class Mount:
+    """One file system that matters: a path of the cluster file, ``/``, ``/tmp``, ``/dev/shm``."""
+
+    path: str
+    kind: str = ""
+    """``ext4``, ``nfs4`` and so on; empty if it is not known."""
+    total_bytes: Optional[int] = None
+    free_bytes: Optional[int] = None
+    """What may still be written by somebody who is not root."""
+    inodes_total: Optional[int] = None
+    inodes_free: Optional[int] = None
+    read_only: bool = False
+    hangs_seconds: float = 0.0
+    """For how long it has not answered; 0 while it does."""
+    reason: str = ""
+    """Why there is no figure."""
+
+
+@dataclass
+class Stuck:
+    """A process that waits inside the kernel and cannot be ended (state D)."""
+
+    pid: int
+    command: str = ""
+    user: str = ""
+    where: str = ""
+    """The kernel function that it waits in, if it may be known."""
+    seconds: float = 0.0
+    """For how long it has been seen so."""
+    run: str = ""
+
+
+@dataclass
+class Port:
+    """One InfiniBand or RoCE port, or one network interface that carries the node's traffic."""
+
+    name: str
+    """``mlx5_0/1``, ``eth0``."""
+    up: bool = True
+    link_downed_count: Optional[int] = None
+    error_count: Optional[int] = None
+    rate_gigabits: Optional[float] = None
+
+
+@dataclass
+class Event:
+    """Something that the kernel or the driver told, once."""
+
+    kind: str
+    """``xid``, ``sxid``, ``gpu_lost``, ``oom``, ``link``, ``hung_task``, ``storage``, ``machine_check``."""
+    text: str
+    """The line as it was told, at most 400 characters."""
+    wall: float = 0.0
+    """When, by the node's own clock, seconds since 1970."""
+    source: str = "kernel"
+    """``kernel`` (its log) or ``nvml`` (the driver's event set)."""
+    device: Optional[int] = None
+    """The accelerator, where one is named and known."""
+    code: Optional[int] = None
+    """The XID's number."""
+    pid: Optional[int] = None
+    process: str = ""
+    run: str = ""
+    """The run that the process belonged to, where that could still be found out."""
+
+
+@dataclass
+class Health:
+    """What only health rules ask for."""
+
+    wall: float = 0.0
+    devices: List[DeviceHealth] = field(default_factory=list)
+    mounts: List[Mount] = field(default_factory=list)
+    stuck: List[Stuck] = field(default_factory=list)
+    ports: List[Port] = field(default_factory=list)
+    events: List[Event] = field(default_factory=list)
+    """New since the line before."""
+    memory_pressure_percent: Optional[float] = None
+    """Share of the last 10 s in which something waited for memory (PSI, ``some``)."""
+    io_pressure_percent: Optional[float] = None
+    memory_available_bytes: Optional[int] = None
+    clock_synchronised: Optional[bool] = None
+    """Whether the kernel says that its clock is held by NTP (adjtimex)."""
+    oom_kills: Optional[int] = None
+    """Processes ended by the kernel for want of memory since it started."""
+    blind: Dict[str, Missing] = field(default_factory=dict)
+    """What cannot be watched here, and why: ``xid`` (neither the kernel's log nor NVML events), ``kernel_log``,
+    ``nvml_events``, ``ports``, ``pressure``."""
+
+
 @dataclass
 class Pong:
     """The answer to a ping."""
@@ -218,7 +353,7 @@ class Fault:
     reason: str
 
 
-Line = Union[Facts, Sample, Pong, Fault]
+Line = Union[Facts, Sample, Health, Pong, Fault]
 
 
 class WireError(ValueError):
@@ -315,6 +450,20 @@ def _sample(raw: Dict[str, Any]) -> Sample:
     return sample
 
 
+def _health(raw: Dict[str, Any]) -> Health:
+    health = Health(**_known(Health, raw))
+    health.devices = [DeviceHealth(**_known(DeviceHealth, each)) for each in raw.get("devices", [])]
+    for device in health.devices:
+        device.missing = _missing(device.missing)  # type: ignore[arg-type]
+        _figures(device.figures.values())
+    health.mounts = [Mount(**_known(Mount, each)) for each in raw.get("mounts", [])]
+    health.stuck = [Stuck(**_known(Stuck, each)) for each in raw.get("stuck", [])]
+    health.ports = [Port(**_known(Port, each)) for each in raw.get("ports", [])]
+    health.events = [Event(**_known(Event, each)) for each in raw.get("events", [])]
+    health.blind = _missing(health.blind)  # type: ignore[arg-type]
+    return health
+
+
 def decode(text: Union[str, bytes]) -> Line:
     """A line back to what it says. Raises `WireError` for a banner, half a line, or another version."""
     try:
@@ -328,6 +477,8 @@ def decode(text: Union[str, bytes]) -> Line:
             return _sample(raw)
         if kind == "facts":
             return _facts(raw)
+        if kind == "health":
+            return _health(raw)
         if kind == "pong":
             return Pong(str(raw["id"]), float(raw["wall"]))
         if kind == "fault":

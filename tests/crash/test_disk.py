@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.client import CALL_SECONDS
+from jobs.calls import CALL_SECONDS
 from jobs.model import Run
 from tests.crash.operations import Operation
 from tests.crash.world import World, world
