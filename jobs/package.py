@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.bundle import MADE, bundle
 from jobs.errors import Refused
 
 if TYPE_CHECKING:
@@ -127,8 +128,11 @@ def _workload(archive: Path) -> list[_Entry]:
 
 
 def controller_archive() -> tuple[str, bytes]:
-    """The digest and the bytes of a zip of ``jobs`` and ``probes``: with it on PYTHONPATH the controller can start."""
-    content = _zip([*_ours("jobs"), *_ours("probes")])
+    """The digest and the bytes of a zip of ``jobs`` and ``probes``: with it on PYTHONPATH the controller can start.
+
+    The finished probe is in it. Raises `Refused` without nvidia-ml-py.
+    """
+    content = _zip([*_ours("jobs"), *_ours("probes"), _Entry(f"probes/{MADE}", bundle())])
     return hashlib.sha256(content).hexdigest(), content
 
 

@@ -342,7 +342,7 @@ def _last_line(text: str) -> str:
 
 
 def _probe(disks: Sequence[str]) -> Program:
-    from console.sources.bundle import boot_argv, bundle
+    from jobs.bundle import boot_argv, bundle
 
     arguments = ["stream"]
     for path in disks:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from console.sources.bundle import boot_argv, bundle
+from jobs.bundle import boot_argv, bundle
 from tests import nvml
 
 GPUS = 8

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from console.sources.bundle import BOOT, boot_argv, bundle, trim
+from jobs.bundle import BOOT, boot_argv, bundle, trim
 from probes.reading import Facts, Fault, Pong, Sample, decode
 from tests.nvml import StandIn
 from tests.unit.probes.live import ROOT, LiveProbe, clean_environ
@@ -130,7 +130,7 @@ def test_it_is_small_and_made_once() -> None:
 
 
 def test_making_it_imports_nothing_that_only_a_node_needs() -> None:
-    code = "import sys; from console.sources.bundle import bundle; bundle(); print(*sys.modules)"
+    code = "import sys; from jobs.bundle import bundle; bundle(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30, env=clean_environ({})
     )

@@ -1,4 +1,4 @@
-"""Makes what travels over the SSH channel to a node: a first line of Python, and the probe's sources behind it.
+"""Makes what travels to a node, over an SSH channel or through Ray: a first line of Python, and the probe's sources.
 
 The sources are read, never imported, so the console does not load what only a node needs. nvidia-ml-py travels trimmed
 to the calls that the probe makes, since compiling all of it takes longer than everything else together.
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from jobs.errors import Refused
 
+MADE = "probe.bundle"
+"""Beside the probe's sources in a controller's archive: the finished bundle."""
 LENGTH_DIGITS = 8
 """The blob is preceded by its length in so many hexadecimal digits."""
 
@@ -56,7 +58,13 @@ def boot_argv(arguments: list[str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def bundle() -> bytes:
-    """The probe's sources, compressed, behind their length. Made once. Raises `Refused` without nvidia-ml-py."""
+    """The probe's sources, compressed, behind their length. Made once. Raises `Refused` without nvidia-ml-py.
+
+    A controller has it from the console that sent it: a head need not have nvidia-ml-py.
+    """
+    made = files("probes").joinpath(MADE)
+    if made.is_file():
+        return made.read_bytes()
     sources = {"probes": ""}
     for file in files("probes").iterdir():
         if file.name.endswith(".py") and file.name != "__init__.py":
