@@ -21,8 +21,8 @@ class Action:
     sentence: str
     """What it does, for help and palette."""
     scope: str = "everywhere"
-    """Where it is offered: ``everywhere``, ``table``, ``fleet``, ``node``, ``upkeep``, ``drains``, ``runs``, ``run``,
-    ``releases``, ``log``."""
+    """Where it is offered: ``everywhere``, ``table``, ``fleet``, ``node``, ``upkeep``, ``drains``, ``alerts``,
+    ``triage``, ``runs``, ``run``, ``releases``, ``log``."""
     touches: bool = False
     """Changes something on the cluster: asks first, and is off in read-only mode."""
     footer: str = ""
@@ -40,6 +40,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("releases", ("4",), "The releases of all workflows, and how they fared"),
     Action("audit", ("5",), "The audit log: who asked for what, allowed or refused"),
     Action("drains", ("6",), "The drains: how far each node is, and what is to be chosen"),
+    Action("alerts", ("7",), "The alerts: what fires, who has it, what to do"),
+    Action("earlier", ("comma",), "Back in time, 10 s: the recording of the last hour, in every screen"),
+    Action("later", ("full_stop",), "Forward in time, 10 s; at its end it is now again"),
+    Action("minute_earlier", ("left_parenthesis", "ctrl+left"), "Back in time, a minute"),
+    Action("minute_later", ("right_parenthesis", "ctrl+right"), "Forward in time, a minute"),
+    Action("mark_before", ("left_curly_bracket",), "Back in time, to what happened before that"),
+    Action("mark_after", ("right_curly_bracket",), "Forward in time, to what happened next"),
+    Action("play", ("p",), "Play what is recorded, ten times as fast, pause"),
     Action("next_pane", ("tab",), "To the next pane"),
     Action("refresh", ("ctrl+r", "f5"), "Ask Ray and the controller again now"),
     Action("mouse", ("m",), "Mouse on or off (off over SSH, so that the terminal can select text)"),
@@ -56,11 +64,32 @@ ACTIONS: tuple[Action, ...] = (
     Action("open", ("enter", "d"), "Open the thing under the cursor", "table"),
     Action("pane_next", ("tab", "right"), "The next pane of the run", "run"),
     Action("pane_previous", ("shift+tab", "left"), "The pane before", "run"),
-    Action("why", ("i",), "Why something is missing, and where it is known from", "fleet", footer="why"),
-    Action("why", ("i",), "Why it waits, or failed: all of it", "runs", footer="why"),
+    Action("why", ("i",), "Triage: what broke, whose fault it is, what is missing", "fleet", footer="why"),
+    Action("why", ("i",), "Triage of it: why it waits, failed, hangs or is slow", "runs", footer="why"),
     Action("log", ("l",), "The log", "runs", footer="log"),
     Action("sweep", ("w",), "Its sweep: every point side by side", "runs"),
     Action("difference", ("v", "equals_sign"), "The two marked releases side by side", "releases", footer="difference"),
+    Action("acknowledge", ("A",), "Say that you have it: it is not told again", "alerts", True, "acknowledge"),
+    Action("mute", ("M",), "Silence it for a while, or end its silence", "alerts", True, "mute"),
+    Action("clear_alert", ("X",), "Clear it after a repair (what is latched or flaps)", "alerts", True, "clear"),
+    Action("why", ("i",), "Triage: what broke, and whose fault it is", "alerts", footer="why"),
+    Action("alert_history", ("h",), "The history: those that ended too", "alerts", footer="history"),
+    Action("alert_node", ("n",), "The node that it is on", "alerts", footer="node"),
+    Action("alert_run", ("o",), "The run that it is about", "alerts", footer="run"),
+    Action("log", ("l",), "The log of the run that it is about", "alerts"),
+    Action("shell", ("s",), "An SSH shell on the node that it is on", "alerts"),
+    Action("stop", ("K", "ctrl+k", "f9"), "Stop the run that it is about", "alerts", True),
+    Action("restart", ("R",), "Restart that run from one of its checkpoints", "alerts", True),
+    Action("move", ("j", "k", "g", "G", "ctrl+d", "ctrl+u"), "Down and up: the findings, or (tab) the text", "triage"),
+    Action("open", ("enter", "d"), "The finding with all its evidence and what followed", "triage", footer="evidence"),
+    Action("again", ("r",), "Gather and judge again", "triage", footer="again"),
+    Action("export", ("e",), "Everything in one archive, redacted, in this folder", "triage", footer="export"),
+    Action("log", ("l",), "The log, at the line that shows it", "triage", footer="log"),
+    Action("stop", ("K", "ctrl+k", "f9"), "Stop the run", "triage", True),
+    Action("restart", ("R",), "Restart the run from one of its checkpoints", "triage", True),
+    Action("rollback", ("B",), "Put an earlier release in its place", "triage", True),
+    Action("arrange", ("P",), "Priority, hold, place or queue of the run", "triage", True),
+    Action("shell", ("s",), "An SSH shell on the culprit's node", "triage"),
     Action("shell", ("s",), "An SSH shell on the node (the screen comes back when it ends)", "fleet"),
     Action("more_time", ("W",), "At the deadline: wait on, so long", "drains", True, "wait on"),
     Action("end_rest", ("H",), "At the deadline: end what has not left", "drains", True, "end rest"),
@@ -103,6 +132,12 @@ def key_label(key: str) -> str:
         "left_square_bracket": "[",
         "right_square_bracket": "]",
         "equals_sign": "=",
+        "comma": ",",
+        "full_stop": ".",
+        "left_parenthesis": "(",
+        "right_parenthesis": ")",
+        "left_curly_bracket": "{",
+        "right_curly_bracket": "}",
         "escape": "esc",
     }
     return names.get(key, key.replace("ctrl+", "^"))

@@ -16,12 +16,12 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from console.actions import ACTIONS, check_keys
-from console.screens.keep import KeepingApp
 from console.screens.place import Place
+from console.screens.replay import ReplayingApp
 from console.screens.start import StartScreen
 from console.settings import Context, Settings
 from console.theme import THEMES, choose_theme
-from jobs.errors import RaydeckError
+from jobs.errors import RaydeckError, Refused
 from jobs.within import within
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def _node_commands() -> type[Provider]:
     return NodeCommands
 
 
-class RaydeckApp(KeepingApp):
+class RaydeckApp(ReplayingApp):
     """The console on one context, or on a demo that is still being started."""
 
     TITLE = "raydeck"
     CSS = "Screen { background: $background; color: $foreground; }"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "colon"
-    COMMANDS = KeepingApp.COMMANDS | {_run_commands, _node_commands}
+    COMMANDS = ReplayingApp.COMMANDS | {_run_commands, _node_commands}
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "leave", "quit", show=False, priority=True)]
 
     def __init__(self, settings: Settings, environ: dict[str, str], find: Callable[[], Context] | Demo) -> None:
@@ -89,16 +89,20 @@ class RaydeckApp(KeepingApp):
     async def open_context(self, context: Context) -> None:
         """Read a cluster, and show its fleet."""
         from console.screens.fleet import FleetScreen
+        from console.sources.replay import RecordedContext
         from console.sources.session import Session
 
         self.context = context
-        self.session = Session(context, ask=self._ask_host_key)
-        self.session.start()
+        if isinstance(context, RecordedContext):
+            self.session = self.open_recording(context)
+        else:
+            self.session = Session(context, ask=self._ask_host_key)
+            self.session.start()
         await self.switch_screen(FleetScreen())
 
     async def close_session(self) -> None:
         """End everything that reads the cluster."""
-        session, self.session = self.session, None
+        session, self.session = self.live_session(), None
         if session is not None:
             await within(session.close(), CLOSE_SECONDS)
 
@@ -118,6 +122,7 @@ class RaydeckApp(KeepingApp):
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
         nodes |= session.work.nodes.take_changed()
         others = [session.work.take_queue_changed(), session.work.nodes.take_drains_changed()]
+        others.append(session.work.alerts.take_changed())
         now = time.monotonic()
         if nodes or runs or any(others) or now - self._framed_at >= QUIET_SECONDS:
             self._framed_at = now
@@ -205,7 +210,9 @@ class RaydeckApp(KeepingApp):
             ]
             self.push_screen(TextDialog(f"Mistakes in {error.mistakes[0].file}", "\n".join(lines)))
         elif isinstance(error, RaydeckError):
-            self.notify(str(error), severity="error", timeout=12, markup=False)
+            # A recording has no logs, which is no reason to warn.
+            absent = self.replay is not None and isinstance(error, Refused)
+            self.notify(str(error), severity="information" if absent else "error", timeout=12, markup=False)
         elif error is not None:
             # A fault of ours, not of the cluster: end with the trace rather than go on half broken.
             self._handle_exception(error)  # pyright: ignore[reportArgumentType]

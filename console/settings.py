@@ -15,9 +15,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from jobs.errors import Refused, Usage
+
+if TYPE_CHECKING:
+    from probes.health.rule import Thresholds
 
 DEFAULT_DASHBOARD = "http://127.0.0.1:8265"
 FORBID: Any = {"extra": "forbid"}
@@ -69,7 +72,7 @@ class Context:
     name: str
     nodes: list[NodeEntry] = field(default_factory=list[NodeEntry])
     cluster_file: Path | None = None
-    """A cluster file; its hosts are added to ``nodes``."""
+    """A cluster file; its hosts are added to ``nodes``, and it may change the rules of health."""
     ssh: SshOptions = field(default_factory=SshOptions)
     dashboard: str = DEFAULT_DASHBOARD
     """Ray's dashboard as the head sees it, or as this machine does if ``dashboard_through_ssh`` is false."""
@@ -216,6 +219,20 @@ def _from_cluster_file(context: Context, path: Path) -> None:
     context.disks += [path for path in paths if path and path not in context.disks]
 
 
+def thresholds_of(context: Context) -> Thresholds:
+    """What the context's cluster file changes in the rules of health. Raises `Refused` where it cannot be read."""
+    from jobs.load import load_cluster
+    from probes.health.rule import Thresholds
+
+    path = context.cluster_file
+    if path is None:
+        return Thresholds()
+    try:
+        return load_cluster(path.read_text("utf-8"), str(path)).alerting.thresholds()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+
+
 _Own = tuple[str, NodeEntry, str]
 """A command that the context file itself gives: where it stands, its node, the field."""
 
@@ -254,7 +271,8 @@ def load_context(path: Path) -> Context:
     context = _validated(Context, {"name": path.stem, **_read(path)}, path)
     commands = _own_commands(context, path)
     if context.cluster_file is not None:
-        _from_cluster_file(context, path.parent / context.cluster_file)
+        context.cluster_file = path.parent / context.cluster_file
+        _from_cluster_file(context, context.cluster_file)
     _fill_in(context, commands)
     if not context.nodes:
         raise Refused(f"{path} names no node", "Give `nodes`, or a `cluster_file` that has some")
@@ -263,7 +281,7 @@ def load_context(path: Path) -> Context:
 
 def context_from_cluster_file(path: Path) -> Context:
     """A context for a cluster file alone: ssh by the operator's own config, the dashboard through the head."""
-    context = Context(name=path.stem)
+    context = Context(name=path.stem, cluster_file=path)
     _from_cluster_file(context, path)
     if not context.nodes:
         raise Refused(f"{path} names no node", "A cluster file needs `control_nodes` and `worker_nodes`")

@@ -74,7 +74,9 @@ def bundle() -> bytes:
     if found is None or found.origin is None:
         raise Refused("nvidia-ml-py is not installed here, so no probe can be sent", "Install raydeck anew")
     whole = Path(found.origin).read_text(encoding="utf-8")
-    sources["pynvml"] = trim(whole, set(re.findall(r"\b(?:nvml[A-Z]|NVML_|NVMLError)\w*", sources["probes.nvml"])))
+    asking = " ".join(text for name, text in sources.items() if name.startswith("probes.nvml"))
+    names = re.findall(r"(?:pynvml\.|[\"\'])((?:c_nvml|nvml[A-Z]|NVML_|NVMLError)\w*)", asking)
+    sources["pynvml"] = trim(whole, set(names))
     blob = zlib.compress(json.dumps(sources).encode("ascii"), 9)
     return "{:0{}x}".format(len(blob), LENGTH_DIGITS).encode("ascii") + blob
 

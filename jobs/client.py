@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from jobs.alertcalls import AlertCalls
 from jobs.calls import STORAGE_SECONDS, Lenient
 from jobs.errors import Unreachable
+from jobs.looks import Look
 from jobs.model import Move, Progress, Run
 from jobs.nodecalls import NodeCalls
 from jobs.queueview import Explanation, QueueView
@@ -69,6 +70,10 @@ class _Entries(Lenient):
     entries: list[AuditEntry]
 
 
+class _Asked(Lenient):
+    look: str
+
+
 class _Verified(Lenient):
     broken: str
 
@@ -110,6 +115,16 @@ class ControllerClient(NodeCalls, AlertCalls):
         """A run's checkpoints, in the order of their steps."""
         answer = await self._answer("GET", f"{_run_path(run)}/checkpoints", timeout=STORAGE_SECONDS)
         return self._as(_Checkpoints, answer).checkpoints
+
+    async def ask_look(self, run: str) -> str:
+        """Has all ranks of a run looked at: stacks, collectives, states. Gives the look's id."""
+        answer = await self._answer("POST", f"{_run_path(run)}/look", timeout=STORAGE_SECONDS)
+        return self._as(_Asked, answer).look
+
+    async def look(self, run: str, look: str) -> Look:
+        """What a look has brought so far."""
+        path = f"{_run_path(run)}/looks/{quote(look, safe='')}"
+        return self._as(Look, await self._answer("GET", path, timeout=STORAGE_SECONDS))
 
     async def queue(self, offset: int = 0, limit: int = 200) -> QueueView:
         """The queues, and so many of the runs that wait, in their order."""

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from jobs import contradictions, spec, together, tree
+from jobs import alertfaults, contradictions, spec, together, tree
 from jobs.contradictions import Fault
 from jobs.errors import Refused
-from jobs.spec import Cluster, Place, Section, Training, Workflow
+from jobs.section import Section
+from jobs.spec import Cluster, Place, Training, Workflow
 from jobs.tree import Node, Source, Unreadable
 from jobs.wire import Mistake
 from jobs.wording import meant, nearest, place_name, words
@@ -221,6 +223,7 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
             _sweep(read, body, loaded)
         elif isinstance(loaded, Cluster):
             note_faults(read, body, contradictions.command_faults(loaded))
+            note_faults(read, body, alertfaults.faults(loaded))
         return loaded
 
 
@@ -327,7 +330,7 @@ def _explain(read: Source, body: Node, kind: type[Section], found: Any) -> None:
 def _nearest_key(kind: type[Section], holder: Place, name: str) -> str:
     """The known key that an unknown one may have been meant for: here, or the same key in another section."""
     model = _model_at(kind, holder)
-    near = nearest(name, model.model_fields) if model else ""
+    near = nearest(name, (key for key, _ in _fields(model))) if model else ""
     if near:
         return near
     for place in _all_keys(kind):
@@ -338,11 +341,20 @@ def _nearest_key(kind: type[Section], holder: Place, name: str) -> str:
 
 def _model_at(kind: type[Section], place: Place) -> type[BaseModel] | None:
     model: type[BaseModel] | None = kind
+    named = False
     for step in place:
         if isinstance(step, str):
-            field = model.model_fields.get(step) if model else None
-            model = _inner_model(field.annotation) if field else None
+            # A step into a mapping with free names (rules, headers) leads to what the mapping holds.
+            field = dict(_fields(model)).get(step) if model else None
+            model = _inner_model(field.annotation) if field else model if named else None
+            named = field is not None and typing.get_origin(field.annotation) is dict
     return model
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The keys of a section as they are written in a file, which Python has no name for in all cases (``from``)."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field
 
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:
@@ -354,7 +366,7 @@ def _inner_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _all_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in kind.model_fields.items():
+    for name, field in _fields(kind):
         yield f"{prefix}{name}"
         model = _inner_model(field.annotation)
         if model:

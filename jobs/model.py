@@ -106,6 +106,25 @@ class Rank(_Value):
     """What Ray gave it: the accelerator's index on the node, empty without one."""
     pid: int | None = None
     exit_code: int | None = None
+    step: int | None = None
+    """The last step that it told; None if it tells none. All that follows comes from its node each second, in a large
+    gang every five: None or empty where it is not known. `jobs.hang.states_of` makes ages of it."""
+    step_wall: float | None = None
+    """When it told that, by its node's clock, seconds since 1970."""
+    step_at: float | None = None
+    """The same by the clock of the driver's node, as all that follow: told by an age, so no clock offset is in it."""
+    output_at: float | None = None
+    """When it printed last, or since when it is known not to."""
+    state: str = ""
+    """The kernel's letter for its process: R, S, D, T, t, Z."""
+    state_at: float | None = None
+    """Since when each look has found it in that state."""
+    wchan: str = ""
+    """The kernel function that it waits in."""
+    cpu: float | None = None
+    """How many cores it uses."""
+    silent_at: float | None = None
+    """Since when its node's agent has not answered; None if it does. Then the rest is from before."""
 
 
 class Progress(_Value):

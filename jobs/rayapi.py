@@ -217,6 +217,11 @@ class RayApi:
         """The placement groups that Ray remembers, removed ones too."""
         return [raymodel.placement_group(row) for row in await self._state("placement_groups", limit)]
 
+    async def serve_applications(self) -> dict[str, Any]:
+        """What Ray Serve tells of its applications and entries; empty where Serve is not installed."""
+        answer = await self._answer("GET", "/api/serve/applications/")
+        return {} if answer.status in (404, 501) else raymodel.mapping(self._parsed(self._fine(answer)))
+
     async def package_exists(self, name: str) -> bool:
         """Whether a package of this name was uploaded, and Ray still has it."""
         answer = await self._answer("GET", f"/api/packages/gcs/{quote(name, safe='')}")

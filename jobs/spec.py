@@ -8,9 +8,11 @@ from __future__ import annotations
 import posixpath
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from jobs.alertspec import Alerting
 from jobs.errors import Refused
+from jobs.section import Section
 from jobs.values import (
     AbsolutePath,
     Address,
@@ -39,12 +41,6 @@ OVERLAYS = ("dev", "test", "prod")
 
 Place = tuple[str | int, ...]
 """The keys and indexes that lead to a value in a file."""
-
-
-class Section(BaseModel):
-    """A mapping in a file. Values keep their YAML types: a text never turns into a number by itself."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Resources(Section):
@@ -286,6 +282,7 @@ class ClusterObservability(Section):
     log_collection_enabled: bool = True
     health_check_interval_seconds: Annotated[float, Field(gt=0, le=86400)] = 15.0
     alert_on_failure: bool = True
+    """Whether a run that failed is told of through the ways out of ``alerting``; it is shown all the same."""
 
 
 class Roles(Section):
@@ -334,6 +331,7 @@ class Cluster(Section):
     observability: ClusterObservability = ClusterObservability()
     roles: Roles = Roles()
     access: Access = Access()
+    alerting: Alerting = Alerting()
 
     @property
     def head(self) -> ControlNode:

@@ -10,6 +10,8 @@ GET    /v1/runs/{run}/series            ``{"points": [Progress, …]}``, thinned
 GET    /v1/runs/{run}/moves             ``{"moves": [Move, …]}``, oldest first
 GET    /v1/runs/{run}/explain           `Explanation`
 GET    /v1/runs/{run}/checkpoints       ``{"checkpoints": [CheckpointRow, …]}``, in the order of their steps
+POST   /v1/runs/{run}/look              ``{"look": ID}``: have all ranks of a run looked at (`jobs.looks`)
+GET    /v1/runs/{run}/looks/{look}      `jobs.looks.Look`: what that has brought so far
 GET    /v1/queue                        `QueueView`; ``?offset=N&limit=N`` (default 0 and 200) of those that wait
 GET    /v1/releases                     ``{"releases": [ReleaseRow, …]}``, newest first; ``?workflow=NAME``
 GET    /v1/rollbacks                    ``{"rollbacks": [Rollback, …]}``, newest first; ``?workflow=NAME``
@@ -34,6 +36,8 @@ POST   /v1/drains/{drain}/decide        `DecideRequest` → `Drain`: stop it, or
 POST   /v1/nodes/retire                 `RetireRequest` → `NodesReply`
 POST   /v1/nodes/permit                 `PermitRequest` → `Permit`: before something is done to a node over SSH
 POST   /v1/permits/{permit}/done        `PermitDone` → `Permit`: what came of it
+GET    /v1/recording/index              `jobs.recordview.RecordingIndex`: which minutes are recorded
+GET    /v1/recording                    the segments of ``?since=…&until=…`` as they are (`jobs.recording`)
 GET    /v1/alerts                       `AlertsView`: what fires, and the silences
 GET    /v1/alerts/history               ``{"alerts": [Alert, …]}``, newest first, ended ones too; ``?limit=N``
 POST   /v1/alerts/acknowledge           `AcknowledgeRequest` → `AlertsReply`

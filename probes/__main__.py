@@ -9,14 +9,17 @@ import time
 from typing import Sequence
 
 from probes.channel import Channel, ChannelClosed
-from probes.reading import Fault, Line, Pong, encode
+from probes.reading import HEALTH_EVERY_SECONDS, Fault, Line, Pong, encode
 from probes.sampler import DEADLINE_SECONDS, Sampler
 from probes.worker import name_process
 
 SHORTEST_SECONDS = 0.1
 LONGEST_SECONDS = 3600.0
 RATE_SECONDS = 0.25
-USAGE = "usage: probes stream|once [--interval SECONDS] [--deadline SECONDS] [--disk PATH]..."
+USAGE = (
+    "usage: probes stream|once [--interval SECONDS] [--deadline SECONDS] [--disk PATH]... [--health]"
+    " [--health-every SECONDS]"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(Fault(str(error)))
         return 2
     name_process("raydeck-probe")
-    sampler = Sampler(options.interval, options.disks, options.deadline)
+    sampler = Sampler(options.interval, options.disks, options.deadline, health_every=options.health_every)
     try:
         if options.command == "once":
             return _once(sampler, options.deadline)
@@ -54,33 +57,53 @@ def _stream(sampler: Sampler, channel: Channel, interval: float) -> int:
                 # A reader that has stalled gets the newest when it reads again, not everything that it missed.
                 if channel.backlog == 0:
                     channel.send(*lines)
+            if not pending:
+                _say_health(sampler, channel, now)
             if not pending and now >= beat + interval:
                 # Beats that were missed (a suspended machine) are skipped, not made up for.
                 beat += interval * int((now - beat) / interval)
                 sampler.begin(now)
                 pending = True
                 continue
-            _attend(sampler, channel, (beat + sampler.patience if pending else beat + interval) - now)
+            _attend(sampler, channel, beat + sampler.patience if pending else beat + interval)
     except ChannelClosed:
         return 0
 
 
-def _attend(sampler: Sampler, channel: Channel, seconds: float) -> None:
-    """Wait for the children and the other side, at most this long, and take what they say."""
+def _say_health(sampler: Sampler, channel: Channel, now: float) -> None:
+    # What happened is told once: not into a channel whose reader has stalled.
+    told = sampler.health(now) if channel.backlog == 0 else None
+    if told is not None:
+        channel.send(told)
+
+
+def _attend(sampler: Sampler, channel: Channel, until: float) -> None:
+    """Wait for the children, the kernel and the other side, at most until then, and take what they say."""
+    now = time.monotonic()
     poll = select.poll()
     channel.watch(poll)
     workers = {worker.fileno(): worker for worker in sampler.workers()}
     for fd in workers:
         poll.register(fd, select.POLLIN)
+    watch = sampler.watch
+    log = -1 if watch is None else watch.log_fileno(now)
+    if watch is not None:
+        if channel.backlog == 0:
+            until = min(until, watch.wake_at)
+        if log >= 0:
+            poll.register(log, select.POLLIN)
+    seconds = until - now
     ready = poll.poll(max(seconds, 0.0) * 1000.0 + 0.5)
     for line in channel.events(ready):
         verb, _, argument = line.strip().partition(" ")
         if verb == "ping" and argument:
-            channel.send(Pong(argument[:64], time.time()))
+            channel.send(Pong(argument[:64], sampler.wall()))
     now = time.monotonic()
     for fd, _ in ready:
         if fd in workers:
             sampler.receive(workers[fd], now)
+        elif fd == log and watch is not None:
+            watch.read_log(now)
 
 
 def _once(sampler: Sampler, deadline: float) -> int:
@@ -93,6 +116,12 @@ def _once(sampler: Sampler, deadline: float) -> int:
     _settle(sampler, again, again + deadline)
     for line in sampler.lines(time.monotonic()):
         _say(line)
+    told = sampler.health(time.monotonic())
+    while told is None and sampler.watch is not None and time.monotonic() < again + deadline:
+        _take(sampler)
+        told = sampler.health(time.monotonic())
+    if told is not None:
+        _say(told)
     return 0
 
 
@@ -102,16 +131,23 @@ def _settle(sampler: Sampler, earliest: float, latest: float) -> None:
         now = time.monotonic()
         if now >= latest or (now >= earliest and sampler.ready()):
             return
-        poll = select.poll()
-        workers = {worker.fileno(): worker for worker in sampler.workers()}
-        for fd in workers:
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(20.0):
-            sampler.receive(workers[fd], time.monotonic())
+        _take(sampler)
 
 
-def _say(line: Line) -> None:
-    data = encode(line).encode("ascii") + b"\n"
+def _take(sampler: Sampler) -> None:
+    """Take what the children say within 20 ms."""
+    poll = select.poll()
+    workers = {worker.fileno(): worker for worker in sampler.workers()}
+    for fd in workers:
+        poll.register(fd, select.POLLIN)
+    for fd, _ in poll.poll(20.0):
+        sampler.receive(workers[fd], time.monotonic())
+    if sampler.watch is not None:
+        sampler.watch.read_log(time.monotonic())
+
+
+def _say(line: Line | str) -> None:
+    data = (line if isinstance(line, str) else encode(line)).encode("ascii") + b"\n"
     try:
         while data:
             data = data[os.write(1, data) :]
@@ -129,16 +165,25 @@ class Options:
         self.interval = 1.0
         self.deadline = DEADLINE_SECONDS
         self.disks: list[str] = []
-        if self.command not in ("stream", "once") or len(arguments) % 2 == 0:
+        self.health_every: float | None = None
+        words = iter(arguments[1:])
+        if self.command not in ("stream", "once"):
             raise ValueError(USAGE)
-        for at in range(1, len(arguments), 2):
-            name, value = arguments[at], arguments[at + 1]
+        for name in words:
+            if name == "--health":
+                self.health_every = self.health_every or HEALTH_EVERY_SECONDS
+                continue
+            value = next(words, None)
+            if value is None:
+                raise ValueError(USAGE)
             if name == "--disk":
                 self.disks.append(value)
             elif name == "--interval":
                 self.interval = _seconds(name, value)
             elif name == "--deadline":
                 self.deadline = _seconds(name, value)
+            elif name == "--health-every":
+                self.health_every = _seconds(name, value)
             else:
                 raise ValueError(USAGE)
 

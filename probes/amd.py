@@ -6,11 +6,25 @@ import os
 import re
 from typing import Callable
 
-from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Facts, Missing, Number, Sample
-from probes.source import DriverError, Mark, Table, label
+from probes.reading import (
+    DEVICE_HEALTH_FIELDS,
+    ERROR,
+    UNSUPPORTED,
+    DeviceFacts,
+    DeviceHealth,
+    Event,
+    Facts,
+    Health,
+    Missing,
+    Number,
+    Sample,
+)
+from probes.source import DriverError, Mark, Table, bus_address, label
 
 _NO_THROTTLE = Missing(UNSUPPORTED, "amdgpu tells no throttle reasons")
 _NO_MIG = Missing(UNSUPPORTED, "AMD's GPUs have no MIG")
+_NOT_TOLD = Missing(UNSUPPORTED, "amdgpu does not tell")
+_NO_XID = Missing(UNSUPPORTED, "AMD's GPUs have no XIDs")
 _NO_PROCESSES = Missing(UNSUPPORTED, "not read from amdgpu")
 
 _GENERATIONS = {
@@ -110,10 +124,10 @@ def _name(card: _Card) -> str:
         return "AMD GPU {}".format(card.text("device"))
 
 
-def _generation(card: _Card) -> int:
-    speed = card.text("current_link_speed").split(" ")[0]
+def _generation(card: _Card, name: str = "current_link_speed") -> int:
+    speed = card.text(name).split(" ")[0]
     if speed not in _GENERATIONS:
-        raise _Unreadable(Missing(ERROR, "amdgpu gave {!r} for current_link_speed".format(speed[:20])))
+        raise _Unreadable(Missing(ERROR, "amdgpu gave {!r} for {}".format(speed[:20], name)))
     return _GENERATIONS[speed]
 
 
@@ -126,6 +140,19 @@ _SELDOM: tuple[tuple[str, _Reader], ...] = (
     ("ecc_uncorrected_count", lambda card: card.errors("ue")),
     ("pcie_generation", _generation),
     ("pcie_width", lambda card: card.whole("current_link_width")),
+)
+
+_HEALTH: tuple[tuple[str, _Reader], ...] = (
+    ("ecc_volatile_corrected_count", lambda card: card.errors("ce")),
+    ("ecc_volatile_uncorrected_count", lambda card: card.errors("ue")),
+    ("slowdown_celsius", lambda card: round(card.whole("/temp1_crit", "/temp2_crit") / 1000)),
+    ("memory_temperature_celsius", lambda card: round(card.whole("/temp3_input") / 1000)),
+    ("memory_slowdown_celsius", lambda card: round(card.whole("/temp3_crit") / 1000)),
+    ("pcie_generation", _generation),
+    ("pcie_generation_max", lambda card: _generation(card, "max_link_speed")),
+    ("pcie_width", lambda card: card.whole("current_link_width")),
+    ("pcie_width_max", lambda card: card.whole("max_link_width")),
+    ("pcie_replay_count", lambda card: card.whole("pcie_replay_count")),
 )
 
 
@@ -169,8 +196,33 @@ class Amd:
                     table.miss(card.index, name, unreadable.missing)
         return table.sample()
 
+    def health(self) -> Health:
+        """What health rules ask of the devices. Raises `DriverError`."""
+        self._look()
+        return Health(devices=[self._device_health(card) for card in self._cards], blind={"xid": _NO_XID})
+
+    def events(self) -> list[Event]:
+        """amdgpu tells of nothing but in the kernel's log."""
+        return []
+
     def close(self) -> None:
         """Nothing is held."""
+
+    def _device_health(self, card: _Card) -> DeviceHealth:
+        self._mark(card.label)
+        health = DeviceHealth(card.index, pci=bus_address(os.path.basename(os.path.realpath(card.folder))))
+        health.missing = dict.fromkeys(DEVICE_HEALTH_FIELDS, _NOT_TOLD)
+        for name, read in _HEALTH:
+            try:
+                health.figures[name] = read(card)  # type: ignore[assignment]
+                del health.missing[name]
+            except _Unreadable as unreadable:
+                health.missing[name] = unreadable.missing
+        try:
+            health.uuid = card.text("unique_id")
+        except _Unreadable:
+            health.uuid = ""  # older cards have none
+        return health
 
     def _look(self) -> None:
         """Find the cards anew when the list of them has changed."""

@@ -53,10 +53,11 @@ class Channel:
                 self._write()
         return lines
 
-    def send(self, *lines: Line) -> None:
-        """Queue lines, and write what can be written at once. Raises `ChannelClosed`."""
+    def send(self, *lines: Line | str) -> None:
+        """Queue lines (or the text of some), and write what can be written at once. Raises `ChannelClosed`."""
         for line in lines:
-            self._waiting += encode(line).encode("ascii") + b"\n"
+            text = line if isinstance(line, str) else encode(line)
+            self._waiting += text.encode("ascii") + b"\n"
         poll = select.poll()
         poll.register(self.outbox, select.POLLOUT)
         while self._waiting and poll.poll(0):

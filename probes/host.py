@@ -1,17 +1,12 @@
-"""The machine itself, from ``/proc``: processor, memory, network. What the kernel does not tell is None.
-
-A disk is asked in a child of its own (`serve_disk`), since a network mount that hangs takes its caller with it.
-"""
+"""The machine itself, from ``/proc``: processor, memory, network. What the kernel does not tell is None."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 
-from probes.reading import Disk, Facts, Host
-from probes.source import Mark, label
+from probes.reading import Facts, Host
 
 SHORTEST_WINDOW_SECONDS = 0.2
 """Rates over less than this are noise: the kernel counts processor time in hundredths of a second."""
@@ -178,27 +173,3 @@ def _first_line(path: str) -> str:
             return file.readline().strip()
     except OSError:
         return ""
-
-
-def serve_disk(path: str, requests: int, replies: int, mark: Mark) -> None:
-    """In a child: answer each request byte with one JSON line, ``{"used": …, "total": …, "reason": …}``."""
-    mark(label("statvfs"))
-    while os.read(requests, 1):
-        answer = json.dumps(disk(path).__dict__).encode("ascii") + b"\n"
-        os.write(replies, answer)
-
-
-def disk(path: str) -> Disk:
-    """How full the file system at this path is; may block for as long as its server does."""
-    try:
-        figures = os.statvfs(path)
-    except FileNotFoundError:
-        return Disk(path, reason="no such path on this node")
-    except PermissionError:
-        return Disk(path, reason="permission denied")
-    except OSError as error:
-        return Disk(path, reason=(error.strerror or str(error)).lower())
-    total = figures.f_blocks * figures.f_frsize
-    if total == 0:
-        return Disk(path, reason="the file system tells no size")
-    return Disk(path, total - figures.f_bfree * figures.f_frsize, total)

@@ -13,8 +13,11 @@ from typing import Any, Callable, NoReturn
 import pynvml
 
 from probes.host import memory_total_bytes
+from probes.nvml_events import EventSet
+from probes.nvml_health import HealthQueries
+from probes.nvml_query import GONE, Device, Lost, Query, code, missing
 from probes.processes import Processes
-from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Facts, Missing, Process, Sample
+from probes.reading import ERROR, UNSUPPORTED, DeviceFacts, Event, Facts, Health, Missing, Process, Sample
 from probes.source import LOST, DriverError, Mark, Table, label
 
 RETRY_UNSUPPORTED_SECONDS = 600.0
@@ -23,18 +26,6 @@ FIRST_REOPEN_SECONDS = 5.0
 LONGEST_REOPEN_SECONDS = 300.0
 """How long the library is left alone, at first and at most, before it is shut down and opened again."""
 
-_GONE = Missing(ERROR, "the driver lists this GPU no more: it fell off the bus or was taken away")
-_TOO_OLD_WORDS = Missing(UNSUPPORTED, "NVML: the driver is too old to tell")
-_WORDS = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: Missing(UNSUPPORTED, "NVML: not supported"),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _TOO_OLD_WORDS,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: _TOO_OLD_WORDS,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: Missing(UNSUPPORTED, "NVML: not for this device"),
-    pynvml.NVML_ERROR_GPU_IS_LOST: LOST,
-    pynvml.NVML_ERROR_RESET_REQUIRED: Missing(ERROR, "GPU needs a reset"),
-    pynvml.NVML_ERROR_NO_PERMISSION: Missing(ERROR, "no permission"),
-    pynvml.NVML_ERROR_UNKNOWN: Missing(ERROR, "the driver failed with an unknown error"),
-}
 _WHOLE_DRIVER = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the NVIDIA driver was unloaded or reset while it was read",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
@@ -46,44 +37,14 @@ _DRIVER_WORDS = {
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission to use the NVIDIA driver",
     pynvml.NVML_ERROR_UNKNOWN: "the NVIDIA driver failed with an unknown error; in a container, restart the container",
 }
-_TOO_OLD = (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
 _OPEN = label("nvmlInit")
 _CLOSE = label("nvmlShutdown")
+_WATCH = label("nvmlEventSetWait")
 _NAME_PROCESSES = label("looking up GPU processes and their users")
 _UNIFIED = {
     "memory_total_bytes": "unified memory: the machine's own",
     "memory_used_bytes": "unified memory: the sum of its processes",
 }
-
-
-def _code(error: Any) -> int:
-    return error.value
-
-
-class _Query:
-    """One thing to ask of a device: the columns or fields that it fills, and the calls that can, the newest first."""
-
-    def __init__(
-        self, names: str, *forms: tuple[Any, ...], take: Callable[[Any], tuple[Any, ...]] | None = None
-    ) -> None:
-        """``forms`` are (the call's name, its further arguments …); ``take`` makes the names' values of the answer."""
-        self.names = names.split()
-        self.call: str = forms[0][0]
-        self._forms = [(getattr(pynvml, name), arguments) for name, *arguments in forms]
-        self._take = take
-
-    def ask(self, handle: Any) -> tuple[Any, ...]:
-        """One value for each name. Raises ``NVMLError``."""
-        while True:
-            call, arguments = self._forms[0]
-            try:
-                answer = call(handle, *arguments)
-            except pynvml.NVMLError as error:
-                if _code(error) not in _TOO_OLD or len(self._forms) == 1:
-                    raise
-                del self._forms[0]
-            else:
-                return self._take(answer) if self._take is not None else (answer,)
 
 
 def _thousandth(answer: int) -> tuple[float]:
@@ -109,23 +70,23 @@ _MEMORY_FORMS = (("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2), ("nvmlDevice
 _ECC = "nvmlDeviceGetTotalEccErrors"
 
 
-def _figures() -> list[_Query]:
+def _figures() -> list[Query]:
     return [
-        _Query(
+        Query(
             "utilization_percent memory_utilization_percent",
             ("nvmlDeviceGetUtilizationRates",),
             take=lambda answer: (answer.gpu, answer.memory),
         ),
-        _Query("memory_used_bytes", *_MEMORY_FORMS, take=_memory("used")),
-        _Query("power_watts", ("nvmlDeviceGetPowerUsage",), take=_thousandth),
-        _Query(
+        Query("memory_used_bytes", *_MEMORY_FORMS, take=_memory("used")),
+        Query("power_watts", ("nvmlDeviceGetPowerUsage",), take=_thousandth),
+        Query(
             "temperature_celsius",
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
         ),
-        _Query("sm_clock_mhz", ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
-        _Query("memory_clock_mhz", ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Query(
+        Query("sm_clock_mhz", ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
+        Query("memory_clock_mhz", ("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
+        Query(
             "throttle_reasons",
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
@@ -133,46 +94,25 @@ def _figures() -> list[_Query]:
     ]
 
 
-def _seldom() -> list[_Query]:
+def _seldom() -> list[Query]:
     return [
-        _Query("uuid", ("nvmlDeviceGetUUID",)),
-        _Query("name", ("nvmlDeviceGetName",)),
-        _Query("mig_mode", ("nvmlDeviceGetMigMode",), take=_mig),
-        _Query("memory_total_bytes", *_MEMORY_FORMS, take=_memory("total")),
-        _Query("power_limit_watts", ("nvmlDeviceGetEnforcedPowerLimit",), take=_thousandth),
-        _Query("ecc_corrected_count", (_ECC, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC)),
-        _Query("ecc_uncorrected_count", (_ECC, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)),
-        _Query("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration",)),
-        _Query("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth",)),
+        Query("uuid", ("nvmlDeviceGetUUID",)),
+        Query("name", ("nvmlDeviceGetName",)),
+        Query("mig_mode", ("nvmlDeviceGetMigMode",), take=_mig),
+        Query("memory_total_bytes", *_MEMORY_FORMS, take=_memory("total")),
+        Query("power_limit_watts", ("nvmlDeviceGetEnforcedPowerLimit",), take=_thousandth),
+        Query("ecc_corrected_count", (_ECC, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC)),
+        Query("ecc_uncorrected_count", (_ECC, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)),
+        Query("pcie_generation", ("nvmlDeviceGetCurrPcieLinkGeneration",)),
+        Query("pcie_width", ("nvmlDeviceGetCurrPcieLinkWidth",)),
     ]
 
 
-def _holders() -> list[_Query]:
+def _holders() -> list[Query]:
     return [
-        _Query("compute", ("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetComputeRunningProcesses_v2",)),
-        _Query(
-            "graphics", ("nvmlDeviceGetGraphicsRunningProcesses_v3",), ("nvmlDeviceGetGraphicsRunningProcesses_v2",)
-        ),
+        Query("compute", ("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetComputeRunningProcesses_v2",)),
+        Query("graphics", ("nvmlDeviceGetGraphicsRunningProcesses_v3",), ("nvmlDeviceGetGraphicsRunningProcesses_v2",)),
     ]
-
-
-class _Lost(Exception):
-    """This GPU answers nothing any more."""
-
-
-class _Device:
-    """One GPU: its place on screen and in NVML, its handle, and what it was found not to support."""
-
-    def __init__(self, index: int, place: int, queries: list[_Query]) -> None:
-        self.index = index
-        self.place = place
-        self.handle: Any = None
-        self.trouble = _GONE
-        """Why there is no handle."""
-        self.facts = DeviceFacts(index)
-        self.unsupported: dict[str, tuple[float, Missing]] = {}
-        """First name of a query to (when to ask again, why not)."""
-        self.labels = {query.names[0]: label("{} on GPU {}".format(query.call, index)) for query in queries}
 
 
 class Nvml:
@@ -185,7 +125,9 @@ class Nvml:
         self._clock = clock
         self._processes = Processes(proc)
         self._figures, self._seldom, self._holders = _figures(), _seldom(), _holders()
-        self._devices: list[_Device] = []
+        self._health = HealthQueries()
+        self._events = EventSet(clock)
+        self._devices: list[Device] = []
         self._versions = ("", "", "")
         self._open = False
         self._trouble = ""
@@ -199,7 +141,7 @@ class Nvml:
         for device in self._devices:
             try:
                 device.facts = self._device_facts(device, now)
-            except _Lost:
+            except Lost:
                 known = device.facts
                 device.facts = DeviceFacts(device.index, known.uuid, known.name, missing={"*": device.trouble})
         self.changed = False
@@ -216,7 +158,7 @@ class Nvml:
         for row, device in enumerate(self._devices):
             try:
                 self._fill(table, row, device, now)
-            except _Lost:
+            except Lost:
                 lost = True
                 table.missing[device.index] = {"*": device.trouble}
                 for column in table.columns.values():
@@ -228,16 +170,38 @@ class Nvml:
             self._reopen_later(now)
         return table.sample()
 
+    def health(self) -> Health:
+        """What health rules ask of the devices, and what cannot be watched. Raises `DriverError`."""
+        self._ready()
+        self._events.wanted = True
+        now = self._clock()
+        health = Health(devices=[self._health.of(device, self._ask, now) for device in self._devices])
+        self._mark(_WATCH)
+        self._events.keep(self._devices, now)
+        if self._events.blind is not None:
+            health.blind["nvml_events"] = self._events.blind
+        return health
+
+    def events(self) -> list[Event]:
+        """What the driver told since the last call; nothing before `health` was called once."""
+        if not self._open or not self._events.wanted:
+            return []
+        self._mark(_WATCH)
+        now = self._clock()
+        self._events.keep(self._devices, now)
+        return self._events.poll(self._devices, now)
+
     def close(self) -> None:
         """Shut the library down."""
         if self._open:
             self._open = False
             self._mark(_CLOSE)
+            self._events.drop()
             # Of no use to anybody now, and a driver that has gone away refuses it.
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _fill(self, table: Table, row: int, device: _Device, now: float) -> None:
+    def _fill(self, table: Table, row: int, device: Device, now: float) -> None:
         for query in self._figures:
             answer = self._ask(device, query, now)
             if isinstance(answer, Missing):
@@ -258,7 +222,7 @@ class Nvml:
                 reason = "unified memory, and its processes' share cannot be read"
                 table.miss(device.index, "memory_used_bytes", Missing(UNSUPPORTED, reason))
 
-    def _held(self, table: Table, device: _Device, now: float) -> list[Process]:
+    def _held(self, table: Table, device: Device, now: float) -> list[Process]:
         """The processes on one device, put into the table."""
         holders: dict[int, int | None] = {}
         for query in self._holders:
@@ -276,7 +240,7 @@ class Nvml:
         table.processes += held
         return held
 
-    def _device_facts(self, device: _Device, now: float) -> DeviceFacts:
+    def _device_facts(self, device: Device, now: float) -> DeviceFacts:
         facts = DeviceFacts(device.index)
         for query in self._seldom:
             answer = self._ask(device, query, now)
@@ -291,33 +255,33 @@ class Nvml:
             facts.notes = dict(_UNIFIED)
             del facts.missing["memory_total_bytes"]
         if facts.mig_mode != device.facts.mig_mode:
-            device.unsupported.clear()
+            device.begin_anew()
         return facts
 
-    def _ask(self, device: _Device, query: _Query, now: float) -> tuple[Any, ...] | Missing:
-        """The answer, or why there is none. Raises `_Lost` for the device and `DriverError` for the driver."""
+    def _ask(self, device: Device, query: Query, now: float) -> tuple[Any, ...] | Missing:
+        """The answer, or why there is none. Raises `Lost` for the device and `DriverError` for the driver."""
         if device.handle is None:
-            raise _Lost
+            raise Lost
         key = query.names[0]
         if key in device.unsupported and now < device.unsupported[key][0]:
             return device.unsupported[key][1]
-        self._mark(device.labels[key])
+        self._mark(device.label(query))
         try:
             return query.ask(device.handle)
         except UnicodeDecodeError:
             return Missing(ERROR, "the driver's answer is not text")
         except pynvml.NVMLError as error:
-            if _code(error) in _WHOLE_DRIVER:
+            if code(error) in _WHOLE_DRIVER:
                 self._fail(error)
-            missing = _missing(error)
-        if missing is LOST:
+            why = missing(error)
+        if why is LOST:
             device.trouble = LOST
-            raise _Lost
-        if missing.kind == UNSUPPORTED:
-            if (device.facts.mig_mode or "") in ("on", "off after reset"):
-                missing = Missing(UNSUPPORTED, missing.reason + " while MIG is on")
-            device.unsupported[key] = (now + RETRY_UNSUPPORTED_SECONDS, missing)
-        return missing
+            raise Lost
+        if why.kind == UNSUPPORTED:
+            if device.mig_on:
+                why = Missing(UNSUPPORTED, why.reason + " while MIG is on")
+            device.unsupported[key] = (now + RETRY_UNSUPPORTED_SECONDS, why)
+        return why
 
     def _ready(self) -> None:
         """Open the library, or once more when its pause is over. Raises `DriverError`."""
@@ -346,7 +310,7 @@ class Nvml:
     def _fail(self, error: pynvml.NVMLError) -> NoReturn:
         """The driver as a whole does not answer: leave it alone for a while, and say so."""
         self.close()
-        self._trouble = _DRIVER_WORDS.get(_code(error)) or "NVML: {}".format(error)
+        self._trouble = _DRIVER_WORDS.get(code(error)) or "NVML: {}".format(error)
         self._reopen_later(self._clock())
         raise DriverError(self._trouble) from error
 
@@ -358,7 +322,7 @@ class Nvml:
         """Find the devices anew. Handles do not outlive a reset, and places in NVML's list shift when one is lost."""
         known = {device.facts.uuid or device.place: device for device in self._devices}
         taken = {device.index for device in self._devices}
-        found: list[_Device] = []
+        found: list[Device] = []
         mute: list[tuple[int, Missing]] = []
         for place in range(pynvml.nvmlDeviceGetCount()):
             self._mark(label("nvmlDeviceGetHandleByIndex for GPU {}".format(place)))
@@ -366,13 +330,13 @@ class Nvml:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(place)
                 uuid: str = pynvml.nvmlDeviceGetUUID(handle)
             except pynvml.NVMLError as error:
-                if _code(error) in _WHOLE_DRIVER:
+                if code(error) in _WHOLE_DRIVER:
                     raise
-                mute.append((place, _missing(error)))
+                mute.append((place, missing(error)))
                 continue
             device = known.pop(uuid, None) or known.pop(place, None) or self._new_device(place, taken)
             device.handle, device.place, device.facts.uuid = handle, place, uuid
-            device.unsupported.clear()
+            device.begin_anew()
             found.append(device)
         for place, trouble in mute:
             # It cannot say who it is: it is the one that was here and was found nowhere else, if any.
@@ -381,17 +345,12 @@ class Nvml:
             device.handle, device.trouble = None, trouble
             found.append(device)
         for device in known.values():
-            device.handle, device.trouble = None, _GONE
+            device.handle, device.trouble = None, GONE
         self._devices = sorted([*found, *known.values()], key=lambda device: device.index)
 
-    def _new_device(self, place: int, taken: set[int]) -> _Device:
+    def _new_device(self, place: int, taken: set[int]) -> Device:
         index = place
         while index in taken:
             index += 1
         taken.add(index)
-        return _Device(index, place, self._figures + self._seldom + self._holders)
-
-
-def _missing(error: pynvml.NVMLError) -> Missing:
-    """NVML's code as a kind of missing, and words."""
-    return _WORDS.get(_code(error)) or Missing(ERROR, "NVML: {}".format(str(error).rstrip(".").lower()))
+        return Device(index, place, self._figures + self._seldom + self._holders)

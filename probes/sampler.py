@@ -6,22 +6,22 @@ and the call is named. Nothing in here waits; `probes.__main__` polls and calls.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from functools import partial
-from typing import Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Mapping, Sequence
 
-from probes.host import HostReader, serve_disk
+from probes.host import HostReader
+from probes.mounts import MountWatch
 from probes.reading import (
     DRIVER_BLOCKED,
     DRIVER_ERROR,
     DRIVER_NONE,
     ERROR,
     FACTS_EVERY_SECONDS,
-    Disk,
     Driver,
     Facts,
+    Health,
     Host,
     Line,
     Missing,
@@ -29,16 +29,18 @@ from probes.reading import (
     decode,
     encode,
 )
-from probes.source import ASK_FACTS, ASK_SAMPLE, Mark, Table, serve
+from probes.source import ASK_ALL, ASK_FACTS, ASK_HEALTH, ASK_SAMPLE, DEVICES, Mark, Table, serve
 from probes.worker import Worker
+
+if TYPE_CHECKING:
+    from probes.watch import Watch
 
 DEADLINE_SECONDS = 3.0
 """A driver that has not answered for this long is said to block."""
 FIRST_PATIENCE_SECONDS = 1.0
 """How long the first sample waits for a driver that is still starting, before it says so."""
-DISK_EVERY_SECONDS = 10.0
-DISK_DEADLINE_SECONDS = 2.0
 
+_DEVICES = DEVICES.encode("ascii")
 _NO_DRIVER = "no accelerator driver on this machine"
 
 
@@ -51,13 +53,17 @@ class Sampler:
         disks: Sequence[str] = (),
         deadline: float = DEADLINE_SECONDS,
         environ: Mapping[str, str] = os.environ,
+        health_every: float | None = None,
     ) -> None:
+        """``health_every``: seconds between two whole looks at the node's health; None for a probe without."""
+        self.wall = wall_clock(environ)
+        """The node's own clock, seconds since 1970."""
         self.patience = FIRST_PATIENCE_SECONDS
         """How long after `begin` a sample waits for the devices of its own second."""
         self._later_patience = interval / 2.0
         self._deadline = deadline
         self._host_reader = HostReader()
-        self._disks = [_DiskWatch(path) for path in disks]
+        self._disks = [MountWatch([path]) for path in disks]
         self._devices = Worker("raydeck-driver", partial(_serve_devices, environ))
         self._host = Host()
         self._seq = 0
@@ -72,10 +78,19 @@ class Sampler:
         self._ask_facts_at = 0.0
         self._facts_at = 0.0
         self._facts_said = ""
+        self._health_asked = False
+        self.watch: Watch | None = None
+        """What tells of the node's health, if this probe was asked to."""
+        if health_every is not None:
+            # A probe without health does not pay for compiling it.
+            from probes.watch import Watch
+
+            self.watch = Watch(health_every, self._disks, deadline, environ, self.wall)
 
     def workers(self) -> list[Worker]:
         """The children whose reply pipes are to be polled."""
-        return [worker for worker in [self._devices, *(disk.worker for disk in self._disks)] if worker.running]
+        workers = [worker for worker in [self._devices, *(disk.worker for disk in self._disks)] if worker.running]
+        return workers if self.watch is None else workers + self.watch.workers()
 
     def begin(self, now: float) -> None:
         """Ask everything for the second that begins now."""
@@ -84,9 +99,11 @@ class Sampler:
         if not devices.running and now >= devices.start_at:
             devices.start(now)
             self._ask_facts_at = now
+        health = self.watch is not None and self.watch.begin(now)
         if devices.running and devices.asked_at is None:
             due = now >= self._ask_facts_at
-            devices.ask(ASK_FACTS if due else ASK_SAMPLE, now)
+            self._health_asked = health
+            devices.ask((ASK_ALL if due else ASK_HEALTH) if health else ASK_FACTS if due else ASK_SAMPLE, now)
             if due:
                 self._ask_facts_at = now + FACTS_EVERY_SECONDS
         for disk in self._disks:
@@ -100,14 +117,23 @@ class Sampler:
         for disk in self._disks:
             if disk.worker is worker:
                 disk.receive(now)
+        if self.watch is not None:
+            self.watch.receive(worker, now)
         if worker is not self._devices:
             return
         for text in worker.receive(now):
+            if text.startswith(_DEVICES):
+                if self.watch is not None:
+                    self.watch.take_devices(text[len(_DEVICES) :].decode("ascii"), now)
+                continue
             line = decode(text)
             if isinstance(line, Facts):
                 self._device_facts = line
+            elif isinstance(line, Health) and self.watch is not None:
+                self.watch.take(line, now)
             elif isinstance(line, Sample):
                 worker.asked_at = None
+                self._health_asked = False
                 self._take(line, now)
         if not worker.running:
             self._mourn(now)
@@ -132,8 +158,19 @@ class Sampler:
         self._spent = spent
         return lines
 
+    def health(self, now: float) -> str | None:
+        """A line of the node's health, if one is to be said now; asked after `lines`, and often."""
+        watch = self.watch
+        if watch is None or not (watch.attention or now >= watch.wake_at):
+            return None
+        driver, asked_at = self._state(now), self._devices.asked_at
+        asked = self._health_asked and asked_at is not None and driver.state != DRIVER_BLOCKED
+        return watch.line(now, driver, asked)
+
     def stop(self) -> None:
         """End the children."""
+        if self.watch is not None:
+            self.watch.stop()
         for worker in self.workers():
             worker.stop()
         self._host_reader.close()
@@ -148,6 +185,8 @@ class Sampler:
             sample, cost = table.sample(), sample.cost_ms
             sample.cost_ms = cost
         self._figures, self._figures_at = sample, now
+        if self.watch is not None:
+            self.watch.saw(sample, now)
         self._driver, self._driver_since = driver, now - driver.seconds
 
     def _mourn(self, now: float) -> None:
@@ -163,27 +202,30 @@ class Sampler:
         )
         self._driver = Driver(DRIVER_ERROR, reason)
 
-    def _sample(self, now: float) -> Sample:
-        figures, asked_at = self._figures, self._devices.asked_at
-        fresh = figures is not None and self._figures_at >= self._tick
-        sample = Sample(self._seq, time.time(), host=self._host)
-        driver = self._driver
+    def _state(self, now: float) -> Driver:
+        """How the driver stands at this moment."""
+        driver, asked_at = self._driver, self._devices.asked_at
         # A driver of which nothing is known yet is not given the whole deadline before that is said.
-        limit = self._deadline if figures is not None else min(self._deadline, FIRST_PATIENCE_SECONDS)
+        limit = self._deadline if self._figures is not None else min(self._deadline, FIRST_PATIENCE_SECONDS)
         waited = now - asked_at if asked_at is not None else 0.0
         if asked_at is not None and waited >= limit:
             reason = "{} has not answered for {:.0f} s".format(self._devices.call(), waited)
-            sample.driver = Driver(DRIVER_BLOCKED, reason, round(waited, 1))
-        else:
-            since = 0.0 if driver.state not in (DRIVER_ERROR, DRIVER_BLOCKED) else round(now - self._driver_since, 1)
-            sample.driver = Driver(driver.state, driver.reason, since)
+            return Driver(DRIVER_BLOCKED, reason, round(waited, 1))
+        since = 0.0 if driver.state not in (DRIVER_ERROR, DRIVER_BLOCKED) else round(now - self._driver_since, 1)
+        return Driver(driver.state, driver.reason, since)
+
+    def _sample(self, now: float) -> Sample:
+        figures = self._figures
+        fresh = figures is not None and self._figures_at >= self._tick
+        sample = Sample(self._seq, self.wall(), host=self._host)
+        sample.driver = self._state(now)
         if figures is not None:
             sample.cost_ms = figures.cost_ms if fresh else 0.0
             # Never rounded to 0, which says that they are of this second.
             sample.devices_age_seconds = 0.0 if fresh else max(round(now - self._figures_at, 2), 0.01)
             sample.index, sample.columns = figures.index, figures.columns
             sample.missing, sample.processes = figures.missing, figures.processes
-        sample.host.disks = [disk.reading(now) for disk in self._disks]
+        sample.host.disks = [disk.disk(path, now) for disk in self._disks for path in disk.paths]
         return sample
 
     def _facts(self) -> Facts:
@@ -194,41 +236,15 @@ class Sampler:
         return facts
 
 
-class _DiskWatch:
-    """One path of the cluster file, and how full it was when it last answered."""
-
-    def __init__(self, path: str) -> None:
-        self.worker = Worker("raydeck-disk", partial(serve_disk, path))
-        self._path = path
-        self._latest = Disk(path, reason="not read yet")
-        self._next = 0.0
-
-    def begin(self, now: float) -> None:
-        """Ask, when it is time and no answer is due."""
-        if now < self._next or self.worker.asked_at is not None:
-            return
-        if not self.worker.running:
-            if now < self.worker.start_at:
-                return
-            self.worker.start(now)
-        self._next = now + DISK_EVERY_SECONDS
-        self.worker.ask(b"d", now)
-
-    def receive(self, now: float) -> None:
-        """Take the answer."""
-        for text in self.worker.receive(now):
-            self.worker.asked_at = None
-            self._latest = Disk(**json.loads(text))
-        if self.worker.ended:
-            self._latest = Disk(self._path, reason="the process that reads it " + self.worker.ended)
-
-    def reading(self, now: float) -> Disk:
-        """The newest answer, or for how long there has been none."""
-        asked_at = self.worker.asked_at
-        if asked_at is not None and now - asked_at >= DISK_DEADLINE_SECONDS:
-            return Disk(self._path, reason="not answering for {:.0f} s".format(now - asked_at))
-        return self._latest
-
-
 def _serve_devices(environ: Mapping[str, str], requests: int, replies: int, mark: Mark) -> None:
     serve(requests, replies, mark, environ)
+
+
+def wall_clock(environ: Mapping[str, str]) -> Callable[[], float]:
+    """This node's clock: the machine's own, or what a simulated node's script makes of it."""
+    script = environ.get("RAYDECK_SIMULATED", "")
+    if not script:
+        return time.time
+    from probes.script import SkewedClock
+
+    return SkewedClock(script)

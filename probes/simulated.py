@@ -1,4 +1,4 @@
-"""Devices that act out a script, for machines without a GPU. Marked SIMULATED wherever they show.
+"""Devices that act out a script (`probes.script`), for machines without a GPU. Marked SIMULATED wherever they show.
 
 They follow the truth: a GPU is busy while real processes on this machine say, by the marks in their environment, that
 they hold it, and it is those processes that it lists. Everything else moves as a GPU's figures do, and in the same way
@@ -7,7 +7,6 @@ each time.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -15,48 +14,26 @@ import zlib
 from typing import Any, Callable
 
 from probes.processes import Processes, environment, stat_fields, whole
-from probes.reading import DRIVER_NONE, DeviceFacts, Driver, Facts, Sample
+from probes.reading import DRIVER_NONE, DeviceFacts, DeviceHealth, Driver, Event, Facts, Health, Number, Sample
+from probes.script import MIB, Script, ScriptFile
 from probes.source import LOST, DriverError, Mark, Table, label
-
-MIB = 1024 * 1024
-DEFAULT_MEMORY_BYTES = 80 * 1024 * MIB
-DEFAULT_POWER_WATTS = 700.0
-MOST_GPUS = 64
 
 HUNG_POLL_SECONDS = 0.05
 
 THROTTLE_IDLE = 0x1
 THROTTLE_POWER_CAP = 0x4
+THROTTLE_POWER_BRAKE = 0x8 | 0x80
+"""Hardware slowdown, asked for by the power supply."""
 THROTTLE_THERMAL = 0x20 | 0x40
 """Software and hardware thermal slowdown."""
 
 _AMBIENT_CELSIUS = 33.0
 _HOT_CELSIUS = 93.0
 _SLOWDOWN_CELSIUS = 87.0
-_KINDS = ("lost", "hot", "hung")
-
-
-class Script:
-    """What the file says: whose node this is, its devices and their faults."""
-
-    def __init__(self, raw: Any) -> None:
-        """From parsed JSON. Raises ``ValueError`` that names what is wrong."""
-        if not isinstance(raw, dict):
-            raise ValueError("it is not an object")
-        self.node = str(raw.get("node", ""))
-        self.gpus = int(raw.get("gpus", 0))
-        self.memory_total_bytes = int(raw.get("memory_total_bytes", DEFAULT_MEMORY_BYTES))
-        self.power_limit_watts = float(raw.get("power_limit_watts", DEFAULT_POWER_WATTS))
-        self.owner = {str(name): str(value) for name, value in dict(raw.get("owner") or {}).items()}
-        """Marks that a process must carry besides: another demo on this machine has nodes of the same names."""
-        self.faults: dict[int, str] = {}
-        if not self.node or not 0 <= self.gpus <= MOST_GPUS:
-            raise ValueError("node must be a name and gpus 0 to {}".format(MOST_GPUS))
-        for index, fault in dict(raw.get("faults") or {}).items():
-            kind = fault.get("kind") if isinstance(fault, dict) else None
-            if kind not in _KINDS:
-                raise ValueError("fault of GPU {}: kind must be one of {}".format(index, ", ".join(_KINDS)))
-            self.faults[int(index)] = kind
+_MEMORY_SLOWDOWN_CELSIUS = 95
+_LINKS = 18
+_LOADS = {"spin": (1.0, 0.24), "slow": (0.35, 0.35), "idle_held": (0.0, 0.02)}
+"""What a held GPU does with a fault of this kind: share of its usual utilisation, and of its usual power."""
 
 
 class Device:
@@ -79,8 +56,11 @@ class Device:
         self.throttle_reasons = THROTTLE_IDLE
         self._rest_celsius = self.temperature_celsius
 
-    def step(self, now: float, holders: int, hot: bool = False) -> None:
-        """Move on to this moment (monotonic seconds), held by so many processes since the last step."""
+    def step(self, now: float, holders: int, hot: bool = False, load: str = "") -> None:
+        """Move on to this moment (monotonic seconds), held by so many processes since the last step.
+
+        ``load``: ``spin``, ``slow`` or ``idle_held`` for what its holders do with it, or nothing for training.
+        """
         elapsed = 0.0 if self._at is None else min(max(now - self._at, 0.0), 60.0)
         self._at = now
         self._held_seconds = self._held_seconds + elapsed if holders else 0.0
@@ -88,7 +68,11 @@ class Device:
         throttled = hot and self.temperature_celsius >= _SLOWDOWN_CELSIUS
         # The first seconds of a process go into loading; then the kernels run.
         work = (0.05 if held < 1.5 else min(1.0, (held - 1.5) / 2.0)) if holders else 0.0
-        self.utilization_percent = round(work * (95.0 + 5.0 * self._noise("u", now, 7.0))) if holders else 0
+        busy, drawn = _LOADS.get(load, (1.0, 1.0))
+        if load == "spin" and work > 0.05:
+            self.utilization_percent = 100
+        else:
+            self.utilization_percent = round(busy * work * (95.0 + 5.0 * self._noise("u", now, 7.0))) if holders else 0
         if not holders and self._noise("i", now, 3.0) > 0.9:
             self.utilization_percent = 1
         self.memory_utilization_percent = round(self.utilization_percent * (0.45 + 0.1 * self._noise("b", now, 9.0)))
@@ -96,7 +80,7 @@ class Device:
         target = full if holders else float(self._idle_memory)
         # Memory is taken in a few seconds, and given back at once.
         self.memory_used_bytes = _towards(self.memory_used_bytes, target, elapsed, 3.0 if holders else 0.4)
-        draw = work * (0.78 + 0.10 * self._noise("p", now, 5.0)) * (0.5 if throttled else 1.0)
+        draw = drawn * work * (0.78 + 0.10 * self._noise("p", now, 5.0)) * (0.5 if throttled else 1.0)
         wanted = self._limit * min(0.10 + draw, 1.0)
         self.power_watts = _towards(self.power_watts, wanted, elapsed, 0.8)
         warm = self._rest_celsius + 38.0 * max(self.power_watts / self._limit - 0.1, 0.0)
@@ -108,6 +92,8 @@ class Device:
         elif holders:
             self.throttle_reasons = THROTTLE_POWER_CAP if capped else 0
             self.sm_clock_mhz = (1755 if capped else 1980) - 15 * int(self._noise("c", now, 4.0) * 3)
+            if load == "slow":
+                self.sm_clock_mhz = 885
         else:
             self.throttle_reasons = THROTTLE_IDLE
             self.sm_clock_mhz = 345
@@ -187,32 +173,36 @@ class Simulated:
 
     def __init__(self, path: str, mark: Mark, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self.changed = True
-        self._path = path
+        self._file = ScriptFile(path)
         self._mark = mark
         self._clock = clock
         self._processes = Processes(proc)
         self._holders = Holders(proc)
         self._script: Script | None = None
-        self._version: tuple[int, int] | None = None
         self._devices: list[Device] = []
+        self._events: list[Event] | None = None
+        """What is to be told; None before somebody has asked for health."""
+        self._errors: dict[int, tuple[float, float]] = {}
+        """Device to (link errors so far, when they were counted)."""
 
     def facts(self) -> Facts:
         """What seldom changes. Raises `DriverError` for a script that cannot be read."""
         script = self._read()
         self.changed = False
         return Facts(
-            driver_version="simulated",
+            driver_version=script.driver_version,
+            library_version=script.library_version,
             devices=[
                 DeviceFacts(index, missing={"*": LOST}, **_identity(script, index))
-                if script.faults.get(index) == "lost"
+                if script.has(index, "lost")
                 else DeviceFacts(
                     index,
                     memory_total_bytes=script.memory_total_bytes,
                     power_limit_watts=script.power_limit_watts,
                     ecc_corrected_count=0,
-                    ecc_uncorrected_count=0,
-                    pcie_generation=5,
-                    pcie_width=16,
+                    ecc_uncorrected_count=int(script.amount(index, "ecc", "count", 1, 0)),
+                    pcie_generation=int(script.amount(index, "pcie_generation", "generation", 3, 5)),
+                    pcie_width=int(script.amount(index, "pcie_width", "width", 8, 16)),
                     mig_mode="off",
                     **_identity(script, index),
                 )
@@ -223,9 +213,11 @@ class Simulated:
     def sample(self) -> Sample:
         """The figures of this second. Blocks while the script says that a GPU is hung."""
         script = self._read()
-        while "hung" in script.faults.values():
-            index = next(index for index, kind in script.faults.items() if kind == "hung")
-            self._mark(label("the simulated driver's call on GPU {}".format(index)))
+        while True:
+            hung = [index for index in script.faults if script.has(index, "hung")]
+            if not hung:
+                break
+            self._mark(label("the simulated driver's call on GPU {}".format(hung[0])))
             time.sleep(HUNG_POLL_SECONDS)
             script = self._read()
         now = self._clock()
@@ -233,22 +225,13 @@ class Simulated:
         table = Table(list(range(script.gpus)))
         for index, device in enumerate(self._devices):
             pids = held.get(index, [])
-            kind = script.faults.get(index)
-            device.step(now, len(pids), hot=kind == "hot")
-            if kind == "lost":
+            load = next((load for load in _LOADS if script.has(index, load)), "")
+            device.step(now, len(pids), hot=script.has(index, "hot"), load=load)
+            if script.has(index, "lost"):
                 table.miss(index, "*", LOST)
                 continue
             used = int(device.memory_used_bytes)
-            for name, value in (
-                ("utilization_percent", device.utilization_percent),
-                ("memory_utilization_percent", device.memory_utilization_percent),
-                ("memory_used_bytes", used),
-                ("power_watts", round(device.power_watts, 1)),
-                ("temperature_celsius", round(device.temperature_celsius)),
-                ("sm_clock_mhz", device.sm_clock_mhz),
-                ("memory_clock_mhz", device.memory_clock_mhz),
-                ("throttle_reasons", device.throttle_reasons),
-            ):
+            for name, value in self._figures(script, index, device).items():
                 table.columns[name][index] = value
             if pids:
                 table.processes += self._processes.holding(index, {pid: used // len(pids) for pid in pids})
@@ -258,34 +241,106 @@ class Simulated:
             sample.driver = Driver(DRIVER_NONE, "this simulated node has no accelerator")
         return sample
 
+    def health(self) -> Health:
+        """What health rules ask of the devices. Raises `DriverError`."""
+        script = self._read()
+        if self._events is None:
+            self._events = script.events(None, time.time() + script.clock_skew_seconds)
+        return Health(devices=[self._device_health(script, index) for index in range(script.gpus)])
+
+    def events(self) -> list[Event]:
+        """What the script told since the last call; nothing before `health` was called once."""
+        if not self._events:
+            return []
+        events, self._events = self._events, []
+        return events
+
     def close(self) -> None:
         """Nothing is held."""
 
+    def _figures(self, script: Script, index: int, device: Device) -> dict[str, Number]:
+        throttled, clock = device.throttle_reasons, device.sm_clock_mhz
+        if script.has(index, "throttle_power_brake"):
+            throttled, clock = THROTTLE_POWER_BRAKE, min(clock, 990)
+        if script.has(index, "throttle_thermal"):
+            throttled, clock = throttled & ~THROTTLE_IDLE | THROTTLE_THERMAL, min(clock, 1110)
+        used = device.memory_used_bytes + script.amount(index, "leak", "bytes", 20 << 30, 0)
+        return {
+            "utilization_percent": device.utilization_percent,
+            "memory_utilization_percent": device.memory_utilization_percent,
+            "memory_used_bytes": min(int(used), script.memory_total_bytes),
+            "power_watts": round(device.power_watts, 1),
+            "temperature_celsius": round(device.temperature_celsius),
+            "sm_clock_mhz": clock,
+            "memory_clock_mhz": device.memory_clock_mhz,
+            "throttle_reasons": throttled,
+        }
+
+    def _device_health(self, script: Script, index: int) -> DeviceHealth:
+        health = DeviceHealth(index, _identity(script, index)["uuid"], bus_address_of(index))
+        if script.has(index, "lost"):
+            health.missing["*"] = LOST
+            return health
+        celsius = round(self._devices[index].temperature_celsius)
+        actions = [int(fault.get("recovery_action", 0)) for fault in script.faults.get(index, {}).values()]
+        health.figures = {
+            "ecc_volatile_corrected_count": 0,
+            "ecc_volatile_uncorrected_count": int(script.amount(index, "ecc", "count", 1, 0)),
+            "remapped_corrected_count": 0,
+            "remapped_uncorrected_count": int(script.has(index, "remap_pending")),
+            "remap_pending": int(script.has(index, "remap_pending")),
+            "remap_failed": int(script.has(index, "remap_failed")),
+            "retired_pages_pending": 0,
+            "recovery_action": max(actions, default=0),
+            "slowdown_celsius": round(_SLOWDOWN_CELSIUS),
+            "memory_temperature_celsius": int(script.amount(index, "memory_hot", "celsius", 98, celsius + 8)),
+            "memory_slowdown_celsius": _MEMORY_SLOWDOWN_CELSIUS,
+            "pcie_generation": int(script.amount(index, "pcie_generation", "generation", 3, 5)),
+            "pcie_generation_max": 5,
+            "pcie_width": int(script.amount(index, "pcie_width", "width", 8, 16)),
+            "pcie_width_max": 16,
+            "pcie_replay_count": 0,
+            "nvlinks_active": _LINKS - int(script.amount(index, "nvlink_down", "links", 1, 0)),
+            "nvlinks_total": _LINKS,
+            "nvlink_error_count": self._link_errors(script, index),
+            "fabric_healthy": 1,
+            "persistence": 1,
+        }
+        return health
+
+    def _link_errors(self, script: Script, index: int) -> int:
+        now = self._clock()
+        count, at = self._errors.get(index, (0.0, now))
+        count += script.amount(index, "nvlink_errors", "per_second", 10, 0) * (now - at)
+        self._errors[index] = count, now
+        return int(count)
+
     def _read(self) -> Script:
         try:
-            status = os.stat(self._path)
-            version = (status.st_mtime_ns, status.st_size)
-            if version == self._version and self._script is not None:
-                return self._script
-            with open(self._path, encoding="utf-8") as file:
-                script = Script(json.load(file))
+            script, other = self._file.read()
         except OSError as error:
             raise DriverError(
-                "the simulation script {} cannot be read: {}".format(self._path, error.strerror)
+                "the simulation script {} cannot be read: {}".format(self._file.path, error.strerror)
             ) from error
-        except (ValueError, TypeError, AttributeError) as error:
-            if self._script is not None:
-                # Caught in the middle of being written: the next second reads it again.
-                return self._script
-            raise DriverError("the simulation script {} is wrong: {}".format(self._path, error)) from error
-        before, self._script, self._version = self._script, script, version
+        except ValueError as error:
+            raise DriverError("the simulation script {} is wrong: {}".format(self._file.path, error)) from error
+        if not other:
+            return script
+        before, self._script = self._script, script
         if before is None or (before.node, before.gpus) != (script.node, script.gpus):
             self._devices = [
                 Device(script.node, index, script.memory_total_bytes, script.power_limit_watts)
                 for index in range(script.gpus)
             ]
+        if self._events is not None:
+            self._events += script.events(before, time.time() + script.clock_skew_seconds)
         self.changed = True
         return script
+
+
+def bus_address_of(index: int) -> str:
+    """Where a simulated GPU is on the bus: ``0000:10:00`` is the first."""
+    return "0000:{:02x}:00".format(0x10 + index)
 
 
 def _identity(script: Script, index: int) -> dict[str, Any]:

@@ -6,17 +6,21 @@ the last is a ``sample``. It never writes to a terminal, a file or the SSH chann
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from typing import Callable, Mapping, Protocol
+from typing import Callable, Mapping, Protocol, Sequence
 
 from probes.reading import (
     DRIVER_ERROR,
     DRIVER_OK,
     ERROR,
     SAMPLE_COLUMNS,
+    DeviceHealth,
     Driver,
+    Event,
     Facts,
+    Health,
     Missing,
     Number,
     Process,
@@ -28,6 +32,13 @@ ASK_SAMPLE = b"s"
 """The request byte for the figures of this second."""
 ASK_FACTS = b"f"
 """The request byte for what seldom changes, and the figures of this second."""
+ASK_HEALTH = b"h"
+"""The request byte for what health rules ask for, and the figures of this second."""
+ASK_ALL = b"a"
+"""The request byte for all three."""
+DEVICES = "devices "
+"""Begins a line that brings the devices' health as JSON, as it stands in the line for the reader: the parent passes it
+on as it is, since to take it apart and put it together again costs more than all the rest."""
 
 SYSFS = "/sys"
 PROC = "/proc"
@@ -46,6 +57,24 @@ def label(text: str) -> bytes:
     return text.encode("ascii", "replace")[:LABEL_BYTES].ljust(LABEL_BYTES, b"\0")
 
 
+def bus_address(text: str) -> str:
+    """An address on the PCI bus in one form, ``0000:1b:00``: lower case, four digits of domain, no function.
+
+    Takes the forms of the driver's log (``1B:00``, ``0000:1b:00.0``) and of NVML (``00000000:1B:00.0``); empty for
+    what is none.
+    """
+    parts = text.strip().partition(".")[0].split(":")
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    try:
+        domain, bus, device = (int(part, 16) for part in parts)
+    except ValueError:
+        return ""
+    if not (0 <= domain <= 0xFFFFFFFF and 0 <= bus <= 0xFF and 0 <= device <= 0xFF):
+        return ""
+    return "{:04x}:{:02x}:{:02x}".format(domain, bus, device)
+
+
 class DriverError(Exception):
     """The driver as a whole cannot be used; the text says why, for a person."""
 
@@ -62,6 +91,17 @@ class Source(Protocol):
 
     def sample(self) -> Sample:
         """The devices' figures and processes; the machine's own fields stay empty. Raises `DriverError`."""
+        ...
+
+    def health(self) -> Health:
+        """What health rules ask of the devices, and what cannot be watched. From then on `events` tells something.
+
+        Raises `DriverError`.
+        """
+        ...
+
+    def events(self) -> list[Event]:
+        """What the driver told since the last call, once. Never waits."""
         ...
 
     def close(self) -> None:
@@ -152,10 +192,19 @@ def serve(requests: int, replies: int, mark: Mark, environ: Mapping[str, str]) -
             return
         lines: list[str] = []
         try:
-            if request == ASK_FACTS or source.changed:
+            if request in (ASK_FACTS, ASK_ALL) or source.changed:
                 facts = source.facts()
                 facts.source = name
                 lines.append(encode(facts))
+            health = source.health() if request in (ASK_HEALTH, ASK_ALL) else None
+            events = source.events()
+            if health is not None:
+                lines.append(DEVICES + devices_text(health.devices))
+                health.devices = []
+            if events or (health is not None and health.blind):
+                health = health or Health()
+                health.events = events
+                lines.append(encode(health))
             sample = source.sample()
             failing_since = None
         except DriverError as error:
@@ -166,6 +215,11 @@ def serve(requests: int, replies: int, mark: Mark, environ: Mapping[str, str]) -
         sample.cost_ms, before = (spent - before) * 1000.0, spent
         lines.append(encode(sample))
         _write(replies, "\n".join(lines))
+
+
+def devices_text(devices: Sequence[DeviceHealth]) -> str:
+    """The devices' health as it stands in a line."""
+    return json.dumps([device.__dict__ for device in devices], separators=(",", ":"))
 
 
 def _write(fd: int, text: str) -> None:

@@ -21,6 +21,17 @@ RESET_REQUIRED = 16
 VERSION_MISMATCH = 18
 UNKNOWN = 999
 
+XID_EVENT = 8
+DOUBLE_BIT_ECC_EVENT = 2
+FIELD_ECC_UNCORRECTED = 4
+FIELD_MEMORY_CELSIUS = 82
+FIELD_NVLINK_COUNT = 91
+FIELD_REMAP_PENDING = 144
+FIELD_REMAP_FAILED = 145
+FIELD_NVLINK_REPLAYS = 161
+FIELD_NVLINK_STATE = 165
+FIELD_RECOVERY_ACTION = 230
+
 
 def build(folder: Path, *, old_driver: bool = False) -> Path:
     """Compile ``libnvidia-ml.so.1`` into this folder; gives the library's path. A few tenths of a second."""

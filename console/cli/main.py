@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.cli import alerts as alert_shapes
 from console.cli import nodes as upkeep_shapes
 from console.cli import work
+from console.cli.replay import replay
 from console.cli.shape import Call, Group, carry_out, json_option, watch_option, yes_option
+from console.cli.triage import triage
 from jobs.errors import Usage
 
 if TYPE_CHECKING:
@@ -36,11 +39,12 @@ def command_line(ctx: click.Context, context_name: str | None, read_only: bool) 
     ctx.obj = Call(context_name, read_only)
     if ctx.invoked_subcommand is None:
         call: Call = ctx.obj
-        return _open(call.settings, call.context)
+        return open_console(call.settings, call.context)
     return None
 
 
-def _open(settings: Settings, find: Callable[[], Context] | Demo) -> int:
+def open_console(settings: Settings, find: Callable[[], Context] | Demo) -> int:
+    """The console on a context, a demo or a recording; returns its exit code. Raises `Usage` without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual paints on standard error
         raise Usage(
             "the console needs a terminal", "Use a command, such as `raydeck nodes`; or `raydeck demo --headless`"
@@ -66,7 +70,7 @@ def demo(call: Call, headless: bool, hosts: bool) -> int:
         from console.cli.demo import run_headless
 
         return carry_out(run_headless(Demo(hosts)))
-    return _open(call.settings, Demo(hosts))
+    return open_console(call.settings, Demo(hosts))
 
 
 @command_line.command()
@@ -217,5 +221,5 @@ def contexts(call: Call, as_json: bool) -> int:
     return reads.contexts(call.settings, as_json)
 
 
-for command in (*work.COMMANDS, *upkeep_shapes.COMMANDS):
+for command in (*work.COMMANDS, *upkeep_shapes.COMMANDS, *alert_shapes.COMMANDS, triage, replay):
     command_line.add_command(command)

@@ -41,7 +41,7 @@ def _node_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("name", metavar="NODE", shell_complete=_completed)(command)
 
 
-def _seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+def seconds_of(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
     """A duration as the files have it."""
     from jobs.values import seconds
 
@@ -55,7 +55,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str | Non
 
 def _deadline(context: click.Context, option: click.Parameter, value: str) -> float:
     """The same, or 0."""
-    return 0.0 if value in ("0", "0s", "now") else _seconds(context, option, value) or 0.0
+    return 0.0 if value in ("0", "0s", "now") else seconds_of(context, option, value) or 0.0
 
 
 def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
@@ -104,7 +104,7 @@ def _may(call: Call, sure: bool, dry_run: bool) -> None:
 @yes_option
 @_nodes_argument
 @reason_option
-@click.option("--for", "seconds", metavar="DURATION", callback=_seconds, help="Ends by itself after so long: 2h.")
+@click.option("--for", "seconds", metavar="DURATION", callback=seconds_of, help="Ends by itself after so long: 2h.")
 @click.option("--until", metavar="TIME", callback=_until, help="Ends by itself then: 06:00.")
 @click.option("--hold-gpus", "gpus", is_flag=True, help="Hold idle GPUs in Ray too, against others' work; best effort.")
 @dry_run_option
@@ -155,7 +155,7 @@ def uncordon(call: Call, **options: Any) -> int:
 @click.option("--wait", is_flag=True, help="Tell each step, and return when they are empty; exit 1 unless they are.")
 @click.option("--cancel", metavar="DRAIN", help="Stop this drain as it stands; its nodes stay cordoned.")
 @click.option("--decide", nargs=2, metavar="DRAIN wait|stop|give-up", help="Choose for a drain whose time is up.")
-@click.option("--for", "seconds", metavar="DURATION", default="30m", callback=_seconds,
+@click.option("--for", "seconds", metavar="DURATION", default="30m", callback=seconds_of,
               help="With --decide DRAIN wait: how much longer.")  # fmt: skip
 @dry_run_option
 @click.pass_obj

@@ -22,26 +22,25 @@ SETTLE_SECONDS = 8.0
 """How long an answer may wait for nodes that do not answer; they are then shown as they are."""
 
 
-def _settled(session: Session) -> bool:
-    """Everything has answered, or said why it does not."""
-    ray = session.fleet.ray.state != "unknown"
-    controller = session.work.controller.state not in ("unknown", "connecting")
-    return (
-        ray
-        and controller
-        and all(
-            (node.sample is not None and node.facts is not None)
-            or node.ssh.state in ("refused", "waiting", "lost", "none")
-            or (node.ssh.state == "up" and node.ssh.reason)
-            for node in session.fleet.nodes.values()
-        )
+def nodes_settled(session: Session) -> bool:
+    """Ray and every node have answered, or said why they do not."""
+    return session.fleet.ray.state != "unknown" and all(
+        (node.sample is not None and node.facts is not None)
+        or node.ssh.state in ("refused", "waiting", "lost", "none")
+        or (node.ssh.state == "up" and node.ssh.reason)
+        for node in session.fleet.nodes.values()
     )
+
+
+def settled(session: Session) -> bool:
+    """Everything has answered, or said why it does not."""
+    return session.work.controller.state not in ("unknown", "connecting") and nodes_settled(session)
 
 
 async def _fleet(context: Context, rows: Callable[[Session], list[dict[str, Any]]], columns: Sequence[str], empty: str,
                  as_json: bool, watch: bool) -> int:  # fmt: skip
     async with opened(context) as session:
-        await session.until(lambda: _settled(session), SETTLE_SECONDS)
+        await session.until(lambda: settled(session), SETTLE_SECONDS)
         while True:
             found = rows(session)
             if as_json:

@@ -140,7 +140,7 @@ class Keeper:
         gpus = 0 if name == "head" else GPUS
         home = self.folder / "home" / name
         home.mkdir(parents=True)
-        simulated = self.folder / f"simulated-{name}.json"
+        simulated = self._script(name)
         script = {
             "node": name,
             "owner": {processes.MARK: self.demo},
@@ -165,6 +165,10 @@ class Keeper:
             raise StartFailed(f"the SSH host {name} did not start", _tail(self.folder / f"ssh-{name}.log"))
         return int(json.loads(line)["port"])
 
+    def _script(self, name: str) -> Path:
+        """What the GPUs of this node act out."""
+        return self.folder / f"simulated-{name}.json"
+
     async def _ssh_hosts(self) -> dict[str, int]:
         with step(f"{len(self.nodes)} SSH hosts") as tell:
             await self._keys()
@@ -178,7 +182,14 @@ class Keeper:
 
     async def _ray(self) -> dict[str, Any]:
         log = self.folder / "ray.log"
-        nodes = [{"name": name, "gpus": 0 if name == "head" else GPUS} for name in self.nodes]
+        nodes = [
+            {
+                "name": name,
+                "gpus": 0 if name == "head" else GPUS,
+                "environment": {"RAYDECK_SIMULATED": str(self._script(name))},
+            }
+            for name in self.nodes
+        ]
         (self.folder / "r").mkdir()
         child = await self._spawn(
             "-m", "jobs.local", "--temp-dir", str(self.folder / "r"), "--nodes-json", json.dumps(nodes), stderr=log
@@ -206,6 +217,9 @@ class Keeper:
             finally:
                 await session.close()
             tell(f"pid {started['pid']}")
+        # The paths that the cluster file names are looked at on every node.
+        for name in ("data", "output"):
+            (Path(context.metadata_store) / name).mkdir(exist_ok=True)
 
     def _context(self, name: str, ports: dict[str, int], ray: dict[str, Any]) -> Context:
         ssh = SshOptions(

@@ -1,16 +1,18 @@
-"""The status line (which cluster, is it real, how old is each kind of data) and the strip of what needs someone."""
+"""The status line: which cluster, is it real, what needs someone, how old is each kind of data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from console.render.cells import Cell, Spans, age, cell_len, fit, safe, state_glyph, state_style
-from console.state.fleet import Finding, FleetStore
+from console.render.attention import status_texts
+from console.render.cells import Cell, Spans, age, cell_len, fit, safe
+from console.state.alerts import counted
+from console.state.fleet import FleetStore
 from console.state.work import WorkStore
 
 LATE_SECONDS = 3.0
 OLD_SECONDS = 10.0
 CONTROLLER_LATE_SECONDS = 6.0
+WORDS_WIDTH = 150
+SIGNS_WIDTH = 110
 
 
 def _age_style(seconds: float, late: float = LATE_SECONDS, old: float = OLD_SECONDS) -> str:
@@ -48,6 +50,16 @@ def _controller(work: WorkStore, now: float) -> Cell:
     return Cell("controller ok" if state == "ok" else f"controller {state}", styles.get(state, "bad"))
 
 
+def _alerts(work: WorkStore, width: int) -> Cell | None:
+    """How many fire and how many are set aside, in as many words as the width is for; none where nothing fires."""
+    counts = counted(work.alerts.lines)
+    told = status_texts(counts)
+    if not told:
+        return None
+    style = "bad" if counts.critical else "warn" if counts.warning else "info" if counts.info else "muted"
+    return Cell(told[0 if width >= WORDS_WIDTH else 1 if width >= SIGNS_WIDTH else 2], style)
+
+
 def status_spans(
     name: str,
     fleet: FleetStore,
@@ -66,6 +78,9 @@ def status_spans(
     if read_only:
         left.append(Cell(" READ ONLY", "warn"))
     right: list[Cell] = []
+    alerts = _alerts(work, width)
+    if alerts is not None:
+        right += [alerts, Cell("  ")]
     for cell in (_ssh(fleet), _samples(fleet, now), _ray(fleet, now), _controller(work, now)):
         right += [cell, Cell("  ")]
     right[-1] = Cell(" ")
@@ -74,27 +89,3 @@ def status_spans(
         left.append(Cell(f"  {fit(place, room)}", ""))
         used += room + 2
     return (*left, Cell(" " * max(1, width - used)), *right)
-
-
-def finding_spans(findings: Sequence[Finding], lines: int) -> list[Spans]:
-    """What needs someone, worst first, a line each; the last line counts what is not shown."""
-    if not findings:
-        return [(Cell(f" {state_glyph('ok')} ", state_style("ok")), Cell("nothing needs you", "muted"))]
-    shown = findings if len(findings) <= lines else findings[: lines - 1]
-    out: list[Spans] = [
-        (
-            Cell(f" {state_glyph(finding.severity)} ", state_style(finding.severity)),
-            Cell(f"{finding.severity} ", state_style(finding.severity)),
-            Cell(safe(finding.text)),
-        )
-        for finding in shown
-    ]
-    rest = len(findings) - len(shown)
-    if rest:
-        counts = [
-            f"{number} {severity}"
-            for severity in ("critical", "warning", "info")
-            if (number := sum(finding.severity == severity for finding in findings[len(shown) :]))
-        ]
-        out.append((Cell(f"   and {rest} more: {', '.join(counts)}", "warn"),))
-    return out

@@ -12,6 +12,7 @@ from textual.widgets import Footer, Input
 from textual.worker import Worker
 
 from console.actions import ACTIONS, key_label
+from console.render.cells import Spans
 from console.screens.place import Place
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
@@ -23,9 +24,10 @@ WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
 APP_ACTIONS = frozenset(
     {
         "help", "command", "fleet", "runs", "queue", "releases", "audit", "refresh", "mouse", "copy", "raw", "shell",
-        "controller", "launch", "stop", "restart", "rollback", "arrange", "drains",
+        "controller", "launch", "stop", "restart", "rollback", "arrange", "drains", "alerts",
         "cordon", "uncordon", "drain", "retire", "rejoin", "end_process", "kill_process",
         "more_time", "end_rest", "give_up", "stop_drain",
+        "earlier", "later", "minute_earlier", "minute_later", "mark_before", "mark_after", "play",
     }
 )  # fmt: skip
 """The same on every screen, so that the app has them; what they are about, the screen in front says."""
@@ -94,6 +96,11 @@ class DeckScreen(Place):
         yield PromptLine(id="prompt")
         yield Footer(show_command_palette=False, compact=True)
 
+    def status(self, width: int) -> list[Spans]:
+        """The status line; of a recording, which moment of it is looked at."""
+        replay = self.deck.replay
+        return super().status(width) if replay is None else [replay.line(self.place, width)]
+
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """Something changed: the status line did."""
         self.query_one("#status", Lines).touch()
@@ -135,10 +142,12 @@ class DeckScreen(Place):
                 return
 
     def action_back(self) -> None:
-        """Clear the filter, else close this screen. Never quits."""
+        """Clear the filter, else go back to now from a recording, else close this screen. Never quits."""
         if self.prompt.value:
             self.prompt.value = ""
             self.filter_text("")
+        elif self.deck.leave_replay():
+            return
         elif len(self.app.screen_stack) > 2:
             self.dismiss()
 
@@ -235,9 +244,9 @@ class OfRuns(DeckScreen):
         return next(iter(self.selected_runs()), None)
 
     def action_why(self) -> None:
-        """Why the run waits, or failed."""
+        """Why the run waits, failed, hangs or is slow."""
         if key := self.run_under_cursor():
-            self.deck.explain(key)
+            self.deck.triage(key)
 
     def action_log(self) -> None:
         """The log of the run."""

@@ -27,6 +27,8 @@ SCOPE_TITLES = {
     "node": "A node's processes",
     "upkeep": "The marked nodes, or the one under the cursor",
     "drains": "Drains, when their time is up",
+    "alerts": "Alerts, the marked ones or the one under the cursor",
+    "triage": "Triage, about the culprit of the finding under the cursor",
     "runs": "Runs",
     "run": "In a run",
     "releases": "Releases",

@@ -9,15 +9,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from console.render.attention import strip_lines
 from console.render.cells import Spans
 from console.render.documents import node_document
 from console.render.fleet import NODE_COLUMNS, NodeRow, gpu_style
 from console.render.nodes import standing_lines
-from console.render.status import finding_spans
 from console.screens.base import DeckScreen, bindings_for
-from console.screens.dialogs import TextDialog
-from console.screens.node import NodeScreen, why_lines
-from console.state.fleet import worst_first
+from console.screens.node import NodeScreen
+from console.state.alerts import attention
 from console.widgets.heatmap import GpuCell, Heatmap
 from console.widgets.lines import Lines
 from console.widgets.table import VirtualTable
@@ -65,11 +64,9 @@ class FleetScreen(DeckScreen):
         session = self.deck.session
         if session is None:
             return []
-        retired = session.work.nodes.retired()
-        findings = worst_first(
-            [*session.fleet.findings(session.now(), retired), *session.work.findings(session.head_wall())]
-        )
-        return finding_spans(findings, STRIP_LINES_TALL if self.size.height >= TALL else STRIP_LINES)
+        lines = attention(session.fleet, session.work, session.now(), session.head_wall())
+        most = STRIP_LINES_TALL if self.size.height >= TALL else STRIP_LINES
+        return strip_lines(lines, width, most, mark_own=session.work.alerts.view is not None)
 
     def _note(self, width: int) -> list[Spans]:
         """Who keeps the node under the cursor free, and why: the table may have no room for it."""
@@ -175,8 +172,6 @@ class FleetScreen(DeckScreen):
         return node_document(session.fleet.nodes[name], session.work, session.now())
 
     def action_why(self) -> None:
-        """Why something is missing."""
-        name, session = self.selected_node(), self.deck.session
-        if name is not None and session is not None:
-            lines = why_lines(session.fleet.nodes[name], session.work, session.now(), session.head_wall())
-            self.app.push_screen(TextDialog(f"Why: {name}", "\n".join(lines)))
+        """Triage of the node under the cursor."""
+        if name := self.selected_node():
+            self.deck.triage(name)

@@ -14,7 +14,6 @@ from console.render.fleet import DEVICE_COLUMNS, DeviceRow
 from console.render.nodes import Standing, standing_lines
 from console.render.processes import PROCESS_COLUMNS, ProcessRow
 from console.screens.base import DeckScreen, bindings_for
-from console.screens.dialogs import TextDialog
 from console.state.fleet import HISTORY_COLUMNS, Node
 from console.state.work import WorkStore
 from console.widgets.lines import Lines
@@ -268,9 +267,15 @@ class NodeScreen(DeckScreen):
         return body
 
     def action_why(self) -> None:
-        """Why something is missing."""
-        lines = why_lines(self._node, self._work, self._now, self._wall)
-        self.app.push_screen(TextDialog(f"Why: {self._node_name}", "\n".join(lines)))
+        """Triage of the accelerator under the cursor; from the processes, of the run that the one there is of."""
+        devices, processes = self.query_one("#devices", VirtualTable), self.query_one("#processes", VirtualTable)
+        held = self._held.get(processes.cursor_key or "") if processes.has_focus else None
+        if held is not None and held.run:
+            self.deck.triage(held.run)
+        elif devices.has_focus and devices.cursor_key is not None:
+            self.deck.triage(f"{self._node_name}/{devices.cursor_key}")
+        else:
+            self.deck.triage(self._node_name)
 
 
 def _figure(word: str, value: float | None, write: Any) -> str:

@@ -69,7 +69,7 @@ def span(text: str) -> float:
         raise ValueError(f"{text!r} {error}") from None
 
 
-class CordonDialog(PlanDialog[CordonValues]):
+class CordonDialog(PlanDialog[CordonValues, NodesPlan]):
     """Keep new work off nodes."""
 
     LETTERS: ClassVar[dict[str, str]] = {"u": "ends", "g": "gpus"}
@@ -86,7 +86,7 @@ class CordonDialog(PlanDialog[CordonValues]):
         return values
 
 
-class DrainDialog(PlanDialog[DrainPolicy]):
+class DrainDialog(PlanDialog[DrainPolicy, NodesPlan]):
     """Move the work off nodes."""
 
     LETTERS: ClassVar[dict[str, str]] = {
@@ -156,7 +156,7 @@ class DrainDialog(PlanDialog[DrainPolicy]):
         )
 
 
-class RetireDialog(PlanDialog[RetireValues]):
+class RetireDialog(PlanDialog[RetireValues, NodesPlan]):
     """Take nodes out of Ray."""
 
     LETTERS: ClassVar[dict[str, str]] = {"d": "deadline", "e": "end"}

@@ -40,6 +40,7 @@ class RunCommands(Provider):
                 yield f"run {key}", f"Open this run ({state})", partial(deck.open_run, key)
                 yield f"log {key}", "The log of this run", partial(deck.open_log, key)
                 yield f"explain {key}", "Why it waits, or failed", partial(deck.explain, key)
+                yield f"triage {key}", "What broke, and whose fault it is", partial(deck.triage, key)
                 if not deck.settings.read_only:
                     yield f"restart {key}", "Restart it from one of its checkpoints", partial(self._restart, key)
             if run and run.sweep and run.sweep not in sweeps and wanted in run.sweep.casefold():
@@ -83,9 +84,12 @@ class NodeCommands(Provider):
         deck, session = self._deck, self._deck.session
         if session is None:
             return
+        if wanted in "fleet":
+            yield "triage fleet", "What is wrong, and with whom", deck.triage
         for name in session.fleet.nodes:
             if wanted in name.casefold():
                 yield f"node {name}", "Open this node", partial(deck.open_node, name)
+                yield f"triage {name}", "What is wrong with it", partial(deck.triage, name)
                 for verb in () if deck.settings.read_only else NODE_VERBS:
                     yield f"{verb} {name}", NODE_VERBS[verb], partial(deck.keep, verb, (name,))
 
@@ -93,7 +97,7 @@ class NodeCommands(Provider):
         """What fits: a part of a name, alone or after a verb."""
         matcher = self.matcher(query)
         words = query.casefold().split()
-        verb_alone = len(words) == 1 and any(verb.startswith(words[0]) for verb in ("node", *NODE_VERBS))
+        verb_alone = len(words) == 1 and any(verb.startswith(words[0]) for verb in ("node", "triage", *NODE_VERBS))
         wanted = "" if verb_alone or not words else words[-1]
         hits = 0
         for command, sentence, act in self._commands(wanted):
@@ -112,4 +116,4 @@ NODE_VERBS = {
     "retire": "Take it out of Ray",
     "rejoin": "Start Ray there again",
 }
-VERBS = ("run", "log", "explain", "restart", "sweep")
+VERBS = ("run", "log", "explain", "triage", "restart", "sweep")

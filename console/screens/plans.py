@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -26,9 +26,17 @@ from console.screens.dialogs import BUTTON_KEYS
 from console.widgets.choice import Choice
 from console.widgets.lines import Lines
 from jobs.errors import RaydeckError
-from jobs.nodeview import NodesPlan
+
+
+class Planned(Protocol):
+    """What a dry run gives: whether anything would change is all that the dialog has to know of it."""
+
+    @property
+    def changes(self) -> bool: ...
+
 
 Values = TypeVar("Values")
+Plan = TypeVar("Plan", bound=Planned)
 
 TYPING_SECONDS = 0.3
 """So long after the last letter the controller is asked again."""
@@ -44,7 +52,7 @@ class Agreed(Generic[Values]):
     values: Values
 
 
-class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values]):
+class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values, Plan]):
     """Choices above, the deed below. A subclass has the choices (`fields`), and reads them (`values`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -62,8 +70,8 @@ class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values]):
     def __init__(
         self,
         title: str,
-        ask: Callable[[Values, str], Awaitable[NodesPlan]],
-        show: Callable[[NodesPlan, Values], Preview],
+        ask: Callable[[Values, str], Awaitable[Plan]],
+        show: Callable[[Plan, Values], Preview],
     ) -> None:
         """A dialog.
 
@@ -74,7 +82,7 @@ class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values]):
         """
         super().__init__()
         self._title, self._ask, self._show = title, ask, show
-        self._planned: tuple[Values, NodesPlan, Preview] | None = None
+        self._planned: tuple[Values, Plan, Preview] | None = None
         self._trouble = ""
         self._timer: Timer | None = None
 
@@ -88,7 +96,7 @@ class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values]):
         """What is chosen. Raises `ValueError` with a sentence."""
         raise NotImplementedError
 
-    def planned(self, plan: NodesPlan) -> None:
+    def planned(self, plan: Plan) -> None:
         """Another plan is there."""
 
     # The dialog

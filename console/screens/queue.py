@@ -157,6 +157,11 @@ class QueueScreen(OfRuns):
     def _opened(self, event: VirtualTable.Opened) -> None:
         self.deck.open_run(event.key)
 
+    def action_why(self) -> None:
+        """Why the run waits: the short answer, without a look at the cluster."""
+        if key := self.run_under_cursor():
+            self.deck.explain(key)
+
     def selected_runs(self) -> Iterable[str]:
         """The marked runs in their order, else the one under the cursor."""
         table = self._table

@@ -73,6 +73,28 @@ class WaysApp(App[int]):
             node = self.screen.selected_node() if isinstance(self.screen, Place) else None
             self.go(lambda: DrainsScreen(node or ""), DrainsScreen)
 
+    def action_alerts(self) -> None:
+        """The alerts."""
+        from console.screens.alerts import AlertsScreen
+
+        if self.session is not None:
+            self.go(AlertsScreen, AlertsScreen)
+
+    def triage(self, name: str = "") -> None:
+        """What broke, and whose fault it is: of a run, a node, ``NODE/GPU``, or (empty) the whole fleet."""
+        from console.screens.triage import TriageScreen
+        from console.triage.targets import target_of
+        from jobs.errors import RaydeckError
+
+        if self.session is None:
+            return
+        try:
+            target = target_of(self.session, name)
+        except RaydeckError as error:
+            self.notify(str(error), severity="warning", markup=False)
+        else:
+            self.push_screen(TriageScreen(target))
+
     def open_node(self, name: str) -> None:
         """The screen of one node."""
         from console.screens.node import NodeScreen

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from console.state.work import WorkStore
+from jobs.alertview import AlertsChanged
 from jobs.client import ControllerClient
 from jobs.errors import RaydeckError, Refused
 from jobs.wire import Event, NodesChanged, QueueChanged, RunChanged, Snapshot
@@ -47,7 +48,7 @@ class ControllerWatcher:
     def _take(self, event: Event) -> None:
         now = time.monotonic()
         if isinstance(event, Snapshot):
-            self._work.snapshot(event.status, event.runs, now, event.queue, event.nodes)
+            self._work.snapshot(event.status, event.runs, now, event.queue, event.nodes, event.alerts)
             self._work.controller_state("ok", "", now)
         elif isinstance(event, RunChanged):
             self._work.run_changed(event.run, now)
@@ -55,5 +56,7 @@ class ControllerWatcher:
             self._work.take_queue(event.queue, now)
         elif isinstance(event, NodesChanged):
             self._work.take_nodes(event.nodes, now)
+        elif isinstance(event, AlertsChanged):
+            self._work.take_alerts(event.alerts, now)
         else:
             self._work.heartbeat(event.ray, now)

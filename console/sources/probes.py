@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from console.sources.sshtypes import CommandEnd, State, Status
 from jobs.errors import RaydeckError
-from probes.reading import Facts, Fault, Pong, Sample, WireError, decode
+from probes.reading import Facts, Fault, Health, Pong, Sample, WireError, decode
 
 if TYPE_CHECKING:
     from console.sources.ssh import Connection
@@ -57,6 +57,10 @@ class Sink(Protocol):
 
     def sample(self, name: str, sample: Sample, received: float) -> None:
         """One second of the node; ``received`` by `time.monotonic`."""
+        ...
+
+    def health(self, name: str, health: Health, received: float) -> None:
+        """What health rules ask of the node, and what happened on it; ``received`` by `time.monotonic`."""
         ...
 
     def clock(self, name: str, offset_seconds: float, round_trip_ms: float) -> None:
@@ -171,7 +175,7 @@ class NodeWatcher:
 
     # -- what comes
 
-    def _took_line(self, line: Facts | Sample | Pong, received: float) -> None:
+    def _took_line(self, line: Facts | Sample | Health | Pong, received: float) -> None:
         if type(line) is Sample:
             note = self._stream.note if self._stream is not None else ""
             if self._trouble != note:
@@ -179,6 +183,8 @@ class NodeWatcher:
             self._sink.sample(self._name, line, received)
         elif type(line) is Facts:
             self._sink.facts(self._name, line)
+        elif type(line) is Health:
+            self._sink.health(self._name, line, received)
         elif type(line) is Pong:
             self._took_pong(line, received)
 
@@ -235,11 +241,11 @@ class NodeWatcher:
 class _Stream:
     """The output of one run of the probe."""
 
-    def __init__(self, took: Callable[[Facts | Sample | Pong, float], None], say: Callable[[str], None]) -> None:
+    def __init__(self, took: Callable[[Facts | Sample | Health | Pong, float], None], say: Callable[[str], None]) -> None:
         self.session: Session | None = None
         self.ended: asyncio.Future[CommandEnd] = asyncio.get_running_loop().create_future()
         self.heard = time.monotonic()
-        """When facts or a sample came last. An answer to a ping is no sign of readings."""
+        """When facts or a sample came last. An answer to a ping and a line of health are no sign of readings."""
         self.lines = 0
         self.next_ping = 0.0
         self.fault = ""
@@ -269,7 +275,7 @@ class _Stream:
             except WireError as error:
                 self._foreign(line, error)
                 continue
-            if type(decoded) is not Pong:
+            if type(decoded) is not Pong and type(decoded) is not Health:
                 self.heard = received
             if self.lines == 0 and self._banner:
                 first = self._banner[0].decode(errors="replace").strip()[:60]
@@ -344,7 +350,7 @@ def _last_line(text: str) -> str:
 def _probe(disks: Sequence[str]) -> Program:
     from jobs.bundle import boot_argv, bundle
 
-    arguments = ["stream"]
+    arguments = ["stream", "--health"]
     for path in disks:
         arguments += ["--disk", path]
     return Program(tuple(boot_argv(arguments)), bundle())

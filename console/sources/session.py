@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from console.settings import Context, NodeEntry, SshOptions
+from console.settings import Context, NodeEntry, SshOptions, thresholds_of
 from console.sources.controller import ControllerWatcher
 from console.sources.hostkeys import AskHostKey
 from console.sources.http import HttpTransport
@@ -20,9 +20,9 @@ from console.sources.ssh import Connection, Connections, Host
 from console.state.fleet import FleetStore, Node
 from console.state.work import WorkStore
 from jobs.client import ControllerClient
-from jobs.errors import Refused
+from jobs.errors import RaydeckError, Refused
 from jobs.rayapi import RayApi
-from probes.reading import Facts, Sample
+from probes.reading import Facts, Health, Sample
 
 SOCKET_NAME = "controller.sock"
 
@@ -143,11 +143,25 @@ class Session:
                 watcher = NodeWatcher(self.connection(entry.name), self, disks=self.context.disks)
                 self._watchers.append(watcher)
                 watcher.start()
+            self._own(self._judge(), "judge")
         if ray:
             self.ray_watcher = RayWatcher(self.ray_api, self.fleet, self.work)
             self._own(self.ray_watcher.run(), "ray")
         if controller:
             self._own(ControllerWatcher(self.controller, self.work).run(), "controller")
+
+    async def _judge(self) -> None:
+        """Judge by the rules of health what this console sees itself, for as long as it is open."""
+        from console.state.judge import Judge  # brings all the rules: not before nodes are read
+
+        try:
+            changes = await asyncio.to_thread(thresholds_of, self.context)
+        except RaydeckError:
+            changes = None  # it could be read when the context was found, and is being written anew
+        judge = Judge(changes)
+        while True:
+            for pause in judge.round(self.fleet, self.work, self.now(), self.head_wall()):
+                await asyncio.sleep(pause)
 
     async def close(self) -> None:
         """End everything, in order: watchers, polls, transports, connections."""
@@ -180,6 +194,10 @@ class Session:
     def sample(self, name: str, sample: Sample, received: float) -> None:
         """One second of a node."""
         self.fleet.take_sample(name, sample, received)
+
+    def health(self, name: str, health: Health, received: float) -> None:
+        """What health rules ask of a node, and what happened on it."""
+        self.fleet.take_health(name, health, received)
 
     def clock(self, name: str, offset_seconds: float, round_trip_ms: float) -> None:
         """A node's clock against this machine's."""

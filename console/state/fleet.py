@@ -12,12 +12,27 @@ from typing import Any
 
 from console.state.history import History
 from jobs.raymodel import RayNode
-from probes.reading import DRIVER_BLOCKED, DRIVER_OK, ERROR, DeviceFacts, Driver, Facts, Missing, Reading, Sample
+from probes.reading import (
+    DRIVER_BLOCKED,
+    DRIVER_OK,
+    ERROR,
+    DeviceFacts,
+    Driver,
+    Event,
+    Facts,
+    Health,
+    Missing,
+    Reading,
+    Sample,
+)
 
 HISTORY_COLUMNS = ("utilization_percent", "memory_percent", "power_watts", "temperature_celsius")
 STALE_AFTER_SECONDS = 3.0
 CLOCK_OFFSET_SHOWN_SECONDS = 1.0
 FULL_DISK_FRACTION = 0.95
+EVENTS_KEPT = 200
+SAME_EVENT_SECONDS = 2.0
+"""A probe that is started again tells of the last minutes again, with times that differ by how well it knows them."""
 
 
 @dataclass(slots=True)
@@ -53,6 +68,12 @@ class Node:
     sample: Sample | None = None
     sampled_at: float | None = None
     """When the newest sample arrived, monotonic seconds of this machine."""
+    health: Health | None = None
+    """The newest that the probe told beside its samples. Its events are in ``events``, with those before."""
+    health_at: float | None = None
+    """When that arrived, monotonic seconds of this machine."""
+    events: list[Event] = field(default_factory=list)
+    """What the kernel and the driver told, the newest `EVENTS_KEPT`, in the order in which it came."""
     clock_offset_seconds: float | None = None
     round_trip_ms: float | None = None
     ray_node_id: str = ""
@@ -136,12 +157,10 @@ class Finding:
     text: str
     target: str = ""
     """The node or run that it is about."""
-
-
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """By severity; of one severity in the order in which they came."""
-    order = {"critical": 0, "warning": 1, "info": 2}
-    return sorted(findings, key=lambda finding: order[finding.severity])
+    about: str = ""
+    """What it is about, as `console.state.alerts.RULES_OF` knows it: ``ssh``, ``ray``, ``gpu`` …; empty for others."""
+    since: float | None = None
+    """Since when, monotonic seconds of this machine, where that is known."""
 
 
 class FleetStore:
@@ -206,6 +225,16 @@ class FleetStore:
             for column, ring in rings.items():
                 value: Any = node.memory_percent(index) if column == "memory_percent" else sample.reading(index, column)
                 ring.push(value if fresh and isinstance(value, (int, float)) else None)
+
+    def take_health(self, name: str, health: Health, at: float) -> None:
+        """What health rules ask of a node, and what happened on it."""
+        node = self.nodes[name]
+        node.health, node.health_at = health, at
+        for event in health.events:
+            if not any(_same(event, known) for known in node.events):
+                node.events.append(event)
+        del node.events[:-EVENTS_KEPT]
+        self.changed.add(name)
 
     def take_clock(self, name: str, offset_seconds: float, round_trip_ms: float) -> None:
         """A node's clock against this machine's, measured inside a round trip."""
@@ -289,8 +318,20 @@ class FleetStore:
             found.append(Finding("info", f"connecting to {connecting} of {len(self.nodes)} nodes"))
         if self.ray.state not in ("ok", "unknown"):
             age = "" if self.ray_read_at is None else f"; what is shown of Ray is {now - self.ray_read_at:.0f} s old"
-            found.append(Finding("critical", f"Ray: {self.ray.reason or self.ray.state}{age}"))
+            text = f"Ray: {self.ray.reason or self.ray.state}{age}"
+            found.append(Finding("critical", text, about="cluster", since=self.ray.since))
         return found
+
+
+def _same(one: Event, other: Event) -> bool:
+    """Two tellings of one event."""
+    return abs(one.wall - other.wall) < SAME_EVENT_SECONDS and (one.kind, one.text, one.device, one.code, one.pid) == (
+        other.kind,
+        other.text,
+        other.device,
+        other.code,
+        other.pid,
+    )
 
 
 def _of_node(node: Node, now: float, retired: bool) -> Iterable[Finding]:
@@ -298,23 +339,26 @@ def _of_node(node: Node, now: float, retired: bool) -> Iterable[Finding]:
     if node.ssh.state in ("silent", "lost"):
         rest = "Ray still holds it alive" if node.ray.state == "alive" else f"Ray: {node.ray.state}"
         severity = "critical" if node.ssh.state == "lost" else "warning"
-        yield Finding(severity, f"{name} is {node.ssh.state} for {now - node.ssh.since:.0f} s; {rest}", name)
+        text = f"{name} is {node.ssh.state} for {now - node.ssh.since:.0f} s; {rest}"
+        yield Finding(severity, text, name, "ssh", node.ssh.since)
     elif node.ssh.state in ("refused", "waiting"):
-        yield Finding("critical" if node.ssh.state == "refused" else "warning", f"{name}: {node.ssh.reason}", name)
+        severity = "critical" if node.ssh.state == "refused" else "warning"
+        yield Finding(severity, f"{name}: {node.ssh.reason}", name, "ssh", node.ssh.since)
     elif node.ssh.state == "up" and node.ssh.reason:
-        yield Finding("warning", f"{name}: SSH answers, but {node.ssh.reason}", name)
+        yield Finding("warning", f"{name}: SSH answers, but {node.ssh.reason}", name, "probe")
     if node.ray.state == "dead" and not retired:
         rest = "SSH still answers" if node.ssh.state == "up" else f"SSH: {node.ssh.state}"
         why = f" ({node.ray.reason})" if node.ray.reason else ""
-        yield Finding("critical", f"{name} is dead to Ray; {rest}{why}", name)
+        yield Finding("critical", f"{name} is dead to Ray; {rest}{why}", name, "ray", node.ray.since)
     if node.driver.state == DRIVER_BLOCKED:
-        yield Finding("critical", f"{name}: driver not answering for {now - node.driver.since:.0f} s", name)
+        text = f"{name}: driver not answering for {now - node.driver.since:.0f} s"
+        yield Finding("critical", text, name, "driver", node.driver.since)
     elif node.driver.state == ERROR:
-        yield Finding("critical", f"{name}: {node.driver.reason}", name)
+        yield Finding("critical", f"{name}: {node.driver.reason}", name, "driver", node.driver.since)
     if node.sample is not None:
         for index, reasons in node.sample.missing.items():
             if "*" in reasons and reasons["*"].kind == ERROR:
-                yield Finding("critical", f"{name} GPU {index}: {reasons['*'].reason}", name)
+                yield Finding("critical", f"{name} GPU {index}: {reasons['*'].reason}", name, "gpu")
         for disk in node.sample.host.disks:
             if (
                 disk.used_bytes is not None
@@ -322,10 +366,11 @@ def _of_node(node: Node, now: float, retired: bool) -> Iterable[Finding]:
                 and disk.used_bytes / disk.total_bytes > FULL_DISK_FRACTION
             ):
                 share = 100 * disk.used_bytes / disk.total_bytes
-                yield Finding("warning", f"{name}: {disk.path} is {share:.0f} % full", name)
+                yield Finding("warning", f"{name}: {disk.path} is {share:.0f} % full", name, "disk")
     expected, seen = node.expected_gpus, len(node.gpu_indexes)
     if expected is not None and node.facts is not None and node.driver.state == DRIVER_OK and seen < expected:
-        yield Finding("critical", f"{name} shows {seen} of {expected} GPUs", name)
+        yield Finding("critical", f"{name} shows {seen} of {expected} GPUs", name, "gpu")
     offset = node.clock_offset_seconds
     if offset is not None and abs(offset) > CLOCK_OFFSET_SHOWN_SECONDS:
-        yield Finding("warning", f"{name}: clock is {abs(offset):.1f} s {'ahead' if offset > 0 else 'behind'}", name)
+        way = "ahead" if offset > 0 else "behind"
+        yield Finding("warning", f"{name}: clock is {abs(offset):.1f} s {way}", name, "clock")

@@ -10,8 +10,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from console.state.alerts import AlertsState
 from console.state.fleet import Finding, Truth
 from console.state.nodes import NodesStore
+from jobs.alertview import AlertsView
 from jobs.model import Attempt, GangStatus, Rank, Run, RunState
 from jobs.nodeview import NodesView
 from jobs.queueview import QueueView, Waiting
@@ -113,6 +115,8 @@ class WorkStore:
         """The queues, and the first of those that wait; None until a controller told it."""
         self.nodes = NodesStore()
         """Nodes that are kept free of work, and the drains."""
+        self.alerts = AlertsState()
+        """What fires, by the controller and by this console's own look."""
         self.controller = Truth("unknown")
         """``ok``, ``absent``, ``down``, ``refused``, ``connecting``; with a sentence."""
         self.status: ControllerStatus | None = None
@@ -154,6 +158,7 @@ class WorkStore:
         at: float,
         queue: QueueView | None = None,
         nodes: NodesView | None = None,
+        alerts: AlertsView | None = None,
     ) -> None:
         """All that the controller knows now."""
         self.status, self.heard_at = status, at
@@ -165,6 +170,7 @@ class WorkStore:
         self._bound()
         self._set_queue(queue)
         self.nodes.take(nodes)
+        self.alerts.take(alerts)
 
     def run_changed(self, run: Run, at: float) -> None:
         """A run as it is now."""
@@ -181,6 +187,11 @@ class WorkStore:
         """The held nodes and the drains as they are now."""
         self.heard_at = at
         self.nodes.take(nodes)
+
+    def take_alerts(self, alerts: AlertsView, at: float) -> None:
+        """All that fires as it is now."""
+        self.heard_at = at
+        self.alerts.take(alerts)
 
     def _set_queue(self, queue: QueueView | None) -> None:
         self.queue, self.queue_changed = queue, True
@@ -275,7 +286,8 @@ class WorkStore:
         elif self.controller.state not in ("ok", "unknown", "connecting"):
             found.append(Finding("critical", f"controller: {self.controller.reason or self.controller.state}"))
         if self.status is not None and self.controller.state == "ok" and self.status.ray != "ok":
-            found.append(Finding("critical", f"the controller cannot reach Ray: {self.status.ray}"))
+            text = f"the controller cannot reach Ray: {self.status.ray}"
+            found.append(Finding("critical", text, about="cluster"))
         found += self.nodes.findings()
         for key in sorted(self._noted):
             found += run_findings(self.runs[key], head_wall)
@@ -289,17 +301,21 @@ def run_findings(run: Run, head_wall: float) -> list[Finding]:
             return []
         kind = f" ({run.failure.value})" if run.failure else ""
         tried = f" after {retries_text(run)}" if run.retries else ""
-        return [Finding("warning", f"{run.id} failed{kind}{tried}: {run.reason}", run.id)]
+        return [Finding("warning", f"{run.id} failed{kind}{tried}: {run.reason}", run.id, "run failed")]
     if run.state.ended:
         return []
-    found = [Finding("warning", f"{run.id}: {text}", run.id) for text in _warnings(run)]
+    found = [Finding("warning", f"{run.id}: {text}", run.id, _about(text)) for text in _warnings(run)]
     broken = failed_attempt(run)
     if run.retries and broken is not None and head_wall - (broken.ended_at or head_wall) < FAILED_SHOWN_SECONDS:
         kind = f" ({broken.failure.value})" if broken.failure else ""
         doing = "waits to try again" if run.state.waiting else "tries again"
         text = f"{run.id} {doing}, {retries_text(run)}; attempt {broken.number} failed{kind}: {broken.reason}"
-        found.append(Finding("info", text, run.id))
+        found.append(Finding("info", text, run.id, "run tries again"))
     return found
+
+
+def _about(warning: str) -> str:
+    return "run figures" if "not a number" in warning or "infinite" in warning else ""
 
 
 def failed_attempt(run: Run) -> Attempt | None:

@@ -9,9 +9,10 @@ Ten thousand runs that wait are not told one by one: those on the first page of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from jobs.alertview import AlertsChanged, AlertsView
 from jobs.model import Run
 from jobs.nodeview import NodesView
 from jobs.queueview import QueueView
@@ -31,14 +32,19 @@ class Changes:
     runs: list[Run]
     queue: QueueView | None = None
     nodes: NodesView | None = None
+    alerts: AlertsView | None = None
 
     def lines(self) -> bytes:
         """As NDJSON."""
-        told: list[RunChanged | QueueChanged | NodesChanged] = [RunChanged(run=run) for run in self.runs]
+        told: list[RunChanged | QueueChanged | NodesChanged | AlertsChanged] = [
+            RunChanged(run=run) for run in self.runs
+        ]
         if self.queue is not None:
             told.append(QueueChanged(queue=self.queue))
         if self.nodes is not None:
             told.append(NodesChanged(nodes=self.nodes))
+        if self.alerts is not None:
+            told.append(AlertsChanged(alerts=self.alerts))
         return b"".join(event.model_dump_json().encode() + b"\n" for event in told)
 
 
@@ -49,6 +55,7 @@ class Listener:
         self._runs: dict[str, Run] = {}
         self._queue: QueueView | None = None
         self._nodes: NodesView | None = None
+        self._alerts: AlertsView | None = None
         self._wake = asyncio.Event()
         self._closed = False
 
@@ -67,6 +74,11 @@ class Listener:
         self._nodes = nodes
         self._wake.set()
 
+    def offer_alerts(self, alerts: AlertsView) -> None:
+        """All that fires, as it is now."""
+        self._alerts = alerts
+        self._wake.set()
+
     def close(self) -> None:
         """No more will come."""
         self._closed = True
@@ -81,9 +93,9 @@ class Listener:
                 yield Changes([])
                 continue
             self._wake.clear()
-            changed = Changes(list(self._runs.values()), self._queue, self._nodes)
-            self._runs, self._queue, self._nodes = {}, None, None
-            if changed.runs or changed.queue is not None or changed.nodes is not None:
+            changed = Changes(list(self._runs.values()), self._queue, self._nodes, self._alerts)
+            self._runs, self._queue, self._nodes, self._alerts = {}, None, None, None
+            if changed != Changes([]):
                 yield changed
 
 
@@ -95,6 +107,8 @@ class Hub:
         self._shown: set[str] = set()
         """Runs that wait and never held anything, and that are told of all the same."""
         self._told: QueueView | None = None
+        self.taps: list[Callable[[Run], None]] = []
+        """Parts of the controller that take each change of a run, whoever listens."""
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -113,6 +127,8 @@ class Hub:
 
     def publish(self, run: Run) -> None:
         """Tell everybody, but of a run that waits far back. Never waits."""
+        for tap in self.taps:
+            tap(run)
         if not run.state.waiting or run.attempts:
             self._shown.discard(run.id)
         elif run.id not in self._shown:
@@ -143,6 +159,11 @@ class Hub:
         """Tell everybody of the held nodes and the drains. Never waits."""
         for listener in self._listeners:
             listener.offer_nodes(nodes)
+
+    def publish_alerts(self, alerts: AlertsView) -> None:
+        """Tell everybody of all that fires. Never waits."""
+        for listener in self._listeners:
+            listener.offer_alerts(alerts)
 
     def close(self) -> None:
         """End all streams."""

@@ -17,9 +17,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from jobs.alertview import Alert, Silence
 from jobs.controller import audit, schema, standings
 from jobs.controller.audit import Act
 from jobs.controller.database import RESTORE_HINT, JournalError, connect, damage, told
+from jobs.controller.health import rows as alert_rows
+from jobs.controller.health.rows import AlertRows
 from jobs.controller.nodes import rows as node_rows
 from jobs.controller.nodes.holds import HoldRecord
 from jobs.controller.nodes.rows import NodeRows
@@ -152,6 +155,7 @@ class Journal:
         releases: Sequence[Release] = (),
         rollback: Rollback | None = None,
         nodes: NodeRows | None = None,
+        alerts: AlertRows | None = None,
     ) -> None:
         """What was asked for and allowed, in one transaction: the request, the runs, their releases, nodes, the audit.
 
@@ -170,6 +174,8 @@ class Journal:
                 self._put_rollback(rollback)
             if nodes is not None:
                 node_rows.write(self._db, nodes)
+            if alerts is not None:
+                alert_rows.write(self._db, alerts)
             self._db.execute(
                 "INSERT INTO requests (id, digest, answer, at) VALUES (?, ?, ?, ?)", (request, digest, answer, at)
             )
@@ -192,6 +198,10 @@ class Journal:
             return last
 
         self._last = self._write(work)
+
+    def put_alerts(self, rows: AlertRows) -> None:
+        """Alerts and silences as they stand now, and what is to be remembered."""
+        self._write(lambda: alert_rows.write(self._db, rows))
 
     def put_rollback(self, rollback: Rollback) -> None:
         """A rollback as it stands now."""
@@ -220,7 +230,9 @@ class Journal:
                 "DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at < ? LIMIT ?)",
                 (before, PRUNED_AT_ONCE),
             )
-            return moves.rowcount + requests.rowcount + node_rows.prune(self._db, before, PRUNED_AT_ONCE)
+            others = node_rows.prune(self._db, before, PRUNED_AT_ONCE)
+            others += alert_rows.prune(self._db, before, PRUNED_AT_ONCE)
+            return moves.rowcount + requests.rowcount + others
 
         return self._write(work)
 
@@ -340,6 +352,22 @@ class Journal:
         """One permit."""
         found = self._bodies(Permit, "SELECT body FROM permits WHERE id = ?", (permit,))
         return found[0] if found else None
+
+    # --- alerts -------------------------------------------------------------------------------------------------------
+
+    def alerts(self, limit: int = 200, firing: bool = False) -> list[Alert]:
+        """The newest alerts, or of them those that fire."""
+        where = "WHERE ended = 0" if firing else ""
+        query = f"SELECT body FROM alerts {where} ORDER BY since DESC, id LIMIT ?"  # noqa: S608 — a constant
+        return self._bodies(Alert, query, (limit,))
+
+    def silences(self) -> list[Silence]:
+        """All that have not been ended; those whose time is over too."""
+        return self._bodies(Silence, "SELECT body FROM silences ORDER BY id")
+
+    def remembered(self) -> dict[str, str]:
+        """By name, JSON."""
+        return dict(self._rows("SELECT name, body FROM remembered"))
 
     # --- audit --------------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from jobs.errors import Refused
 from jobs.nodeview import Other
 from jobs.rayapi import RayApi
 from jobs.raymodel import amounts, number, text
+from jobs.rayside.values import HOLD_PREFIX, WATCH_PREFIX
 
 OURS = re.compile(r"raydeck-.+-a\d+")
 """Submission ids of raydeck's own jobs; see `jobs.model.job_id`."""
-HOLD = "raydeck-hold-"
 _INTERNAL = "_ray_internal"
 EVERY_JOB = 1_000_000
 """An older gang of ours must not be taken for somebody else's: all that Ray remembers are looked at."""
@@ -39,7 +39,7 @@ async def occupants(api: RayApi, node_ids: Sequence[str]) -> dict[str, list[Othe
     for row in actors:
         node, name = text(row, "node_id"), text(row, "name")
         job = submitted.get(text(row, "job_id")) or text(row, "job_id")
-        if node in found and not OURS.fullmatch(job) and not name.startswith(_INTERNAL):
+        if node in found and not OURS.fullmatch(job) and not name.startswith((_INTERNAL, WATCH_PREFIX)):
             found[node].append(_other("actor", text(row, "actor_id"), name or text(row, "class_name"), job, row))
     for node, running in zip(node_ids, tasks, strict=True):
         for row in running:
@@ -49,7 +49,7 @@ async def occupants(api: RayApi, node_ids: Sequence[str]) -> dict[str, list[Othe
                 found[node].append(_other("task", text(row, "task_id"), text(row, "name"), job, row))
     for row in groups:
         job = submitted.get(text(row, "creator_job_id")) or text(row, "creator_job_id")
-        if text(row, "state") in _GONE or OURS.fullmatch(job) or text(row, "name").startswith(HOLD):
+        if text(row, "state") in _GONE or OURS.fullmatch(job) or text(row, "name").startswith(HOLD_PREFIX):
             continue
         for node, gpus, cpus in _bundles(row, found):
             made = _other("placement group", text(row, "placement_group_id"), text(row, "name"), job, row)

@@ -7,9 +7,13 @@ import contextlib
 import itertools
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import jobs
+from jobs.errors import Unreachable
 from jobs.within import within
 
 log = logging.getLogger(__name__)
@@ -20,14 +24,15 @@ WORDS_BYTES = 300
 """Of each line that it says besides, so much is logged."""
 
 
+LINE_BYTES = 4 * 2**20
+
+
 class Gone(Exception):
     """The process gives no more answers; the text says why."""
 
 
 class RayChild:
     """One that was started."""
-
-    LINE_BYTES: ClassVar[int] = 4 * 2**20
 
     def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
         self.address = address
@@ -145,3 +150,27 @@ class RayChild:
                 each.set_exception(Gone(self._why))
         if self._said.done() and not self._said.cancelled():
             self._said.exception()  # it need not have anybody who waits for it
+
+
+async def start(command: Sequence[str], address: str) -> asyncio.subprocess.Process:
+    """Start one, with pipes. Raises `Unreachable`."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address), limit=LINE_BYTES
+        )
+    except OSError as error:
+        raise Unreachable(f"what speaks with Ray cannot be started: {error}") from error
+
+
+def _environment(address: str) -> dict[str, str]:
+    """Ours, so that a token is found, but for what would lead to another Ray. Our code may be in a zip."""
+    code = str(Path(jobs.__file__).parents[1])
+    path = os.pathsep.join(part for part in (code, os.environ.get("PYTHONPATH", "")) if part)
+    environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    for name in ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"):
+        environment.pop(name, None)
+    if address.startswith("127."):
+        # Ray takes the loopback address for a mistake, and another one in its place.
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return environment

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import jobs
-from jobs.controller.raychild import Gone, RayChild
+from jobs.controller.raychild import Gone, RayChild, start
 from jobs.errors import Refused, Unreachable
 from jobs.rayside.values import DrainSeen, HoldSeen
 
@@ -166,7 +163,7 @@ class RaySide:
             if pause > 0:
                 raise Unreachable(f"{self._why}; it is tried again in {pause:.0f} s")
             command = (*self._command, "--address", address)
-            child = self._child = RayChild(await _start(command, address), address)
+            child = self._child = RayChild(await start(command, address), address)
             try:
                 await child.connected(self._start_seconds)
             except asyncio.TimeoutError:
@@ -209,26 +206,3 @@ class RaySide:
             self._rest()
         else:
             self._let_end(self._child)
-
-
-async def _start(command: Sequence[str], address: str) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    try:
-        return await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address), limit=RayChild.LINE_BYTES
-        )
-    except OSError as error:
-        raise Unreachable(f"what speaks with Ray cannot be started: {error}") from error
-
-
-def _environment(address: str) -> dict[str, str]:
-    """Ours, so that a token is found, but for what would lead to another Ray. Our code may be in a zip."""
-    code = str(Path(jobs.__file__).parents[1])
-    path = os.pathsep.join(part for part in (code, os.environ.get("PYTHONPATH", "")) if part)
-    environment = {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
-    for name in ("RAY_ADDRESS", "RAY_NAMESPACE", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"):
-        environment.pop(name, None)
-    if address.startswith("127."):
-        # Ray takes the loopback address for a mistake, and another one in its place.
-        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    return environment

@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
+from jobs.controller.health import rows as alert_rows
 from jobs.controller.nodes import rows as node_rows
 from jobs.controller.record import Record
 from jobs.model import Run, RunState
 
-VERSION = 3
+VERSION = 4
 
 _RUNS = (
     "CREATE TABLE runs (id TEXT PRIMARY KEY, state TEXT NOT NULL, workflow TEXT NOT NULL, release TEXT NOT NULL,"
@@ -62,7 +63,9 @@ def migrate(database: sqlite3.Connection) -> None:
             _each(database, (*_RUNS, *_RELEASES, *_REQUESTS, *_AUDIT, *_SINCE_2))
         elif version == 1:
             _from_1(database)
-        _each(database, node_rows.TABLES)
+        if version < 3:
+            _each(database, node_rows.TABLES)
+        _each(database, alert_rows.TABLES)
         database.execute(f"PRAGMA user_version={VERSION}")
         database.execute("COMMIT")
     except BaseException:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar, cast
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from jobs.controller import events
 from jobs.controller.access import Access, Caller, NotAllowed, Role, peer_uid
 from jobs.controller.admission import Admission
+from jobs.controller.answers import Asking, Handler, Route, body, listing, number, told
 from jobs.controller.engine import Engine
-from jobs.controller.journal import Act, Journal, JournalError, JournalThread
+from jobs.controller.healthroutes import HealthRoutes, HealthService
+from jobs.controller.journal import Act, Journal, JournalError
 from jobs.controller.launch import Launcher
-from jobs.controller.nodes.asked import listed
-from jobs.controller.nodes.cordons import Cordons
-from jobs.controller.nodes.drains import Drains
-from jobs.controller.nodes.retire import Retirements
+from jobs.controller.noderoutes import NodeRoutes, NodeService
 from jobs.controller.packages import PACKAGE_LIMIT_BYTES, Packages
 from jobs.controller.releases import Releases
 from jobs.controller.requests import Requests, word_for
@@ -31,24 +28,16 @@ from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
 from jobs.model import Progress
-from jobs.nodeview import NodeRef, NodesView
 from jobs.wire import (
     ArrangeRequest,
     CheckpointRow,
     ControllerStatus,
-    CordonRequest,
-    DecideRequest,
-    DrainRequest,
     LaunchRequest,
     Mistake,
-    PermitDone,
-    PermitRequest,
     RestartRequest,
-    RetireRequest,
     RollbackRequest,
     Snapshot,
     StopRequest,
-    UncordonRequest,
     UndoRequest,
 )
 from jobs.within import within
@@ -63,29 +52,10 @@ LISTENER_SECONDS = 5.0
 """A listener that takes nothing for so long is dropped."""
 
 
-@dataclass(slots=True)
-class Asking:
-    """Who asks, and what the audit calls it if it is refused. A handler knows more of that than its route."""
-
-    caller: Caller
-    action: str
-    dry_run: bool = False
-    target: str = ""
-    """What it is about, where the path does not say it."""
-
-    def about(self, nodes: Sequence[NodeRef], dry_run: bool) -> None:
-        """It is about these nodes."""
-        self.target, self.dry_run = listed([node.name for node in nodes]), dry_run
-
-
-Handler = Callable[[web.Request, Asking], Awaitable[web.StreamResponse]]
-
-
-class Service(Protocol):
+class Service(NodeService, HealthService, Protocol):
     """What the routes ask of the rest of the controller."""
 
     runs: Runs
-    journal: JournalThread
     access: Access
     packages: Packages
     hub: events.Hub
@@ -94,13 +64,9 @@ class Service(Protocol):
     admission: Admission
     releases: Releases
     rollbacks: Rollbacks
-    cordons: Cordons
-    drains: Drains
-    retirements: Retirements
     engine: Engine
 
     def status(self, caller: Caller) -> ControllerStatus: ...
-    def nodes_view(self) -> NodesView: ...
     async def snapshot(self, caller: Caller) -> Snapshot: ...
     async def checkpoints(self, run: str) -> list[CheckpointRow]: ...
     async def series(self, run: str, points: int) -> list[Progress]: ...
@@ -110,40 +76,15 @@ def application(service: Service) -> web.Application:
     """The routes of `jobs.wire`."""
     routes = _Routes(service)
     app = web.Application(middlewares=[_no_such_route], client_max_size=BODY_LIMIT_BYTES)
-    for path, handler in (
-        ("/v1/status", routes.status),
-        ("/v1/runs", routes.runs),
-        ("/v1/runs/{run}", routes.run),
-        ("/v1/runs/{run}/series", routes.series),
-        ("/v1/runs/{run}/moves", routes.moves),
-        ("/v1/runs/{run}/explain", routes.explain),
-        ("/v1/runs/{run}/checkpoints", routes.checkpoints),
-        ("/v1/queue", routes.queue),
-        ("/v1/releases", routes.releases),
-        ("/v1/rollbacks", routes.rollbacks),
-        ("/v1/nodes", routes.nodes),
-        ("/v1/drains", routes.drains),
-        ("/v1/audit", routes.audit),
-        ("/v1/events", routes.events),
-    ):
-        app.router.add_get(path, routes.guarded(handler), allow_head=False)
     for method, path, handler, action in (
-        ("PUT", "/v1/packages/{digest}", routes.package, "package"),
-        ("POST", "/v1/runs", routes.launch, "launch"),
-        ("POST", "/v1/runs/{run}/stop", routes.stop, "stop"),
-        ("POST", "/v1/runs/{run}/restart", routes.restart, "restart"),
-        ("POST", "/v1/runs/{run}/arrange", routes.arrange, "arrange"),
-        ("POST", "/v1/workflows/{workflow}/rollback", routes.rollback, "rollback"),
-        ("POST", "/v1/rollbacks/{rollback}/undo", routes.undo, "undo"),
-        ("POST", "/v1/nodes/cordon", routes.cordon, "cordon"),
-        ("POST", "/v1/nodes/uncordon", routes.uncordon, "uncordon"),
-        ("POST", "/v1/nodes/drain", routes.drain, "drain"),
-        ("POST", "/v1/drains/{drain}/decide", routes.decide, "drain"),
-        ("POST", "/v1/nodes/retire", routes.retire, "retire"),
-        ("POST", "/v1/nodes/permit", routes.permit, "permit"),
-        ("POST", "/v1/permits/{permit}/done", routes.permit_done, "permit done"),
+        *routes.routes(),
+        *NodeRoutes(service).routes(),
+        *HealthRoutes(service).routes(),
     ):
-        app.router.add_route(method, path, routes.guarded(handler, action))
+        if method == "GET":
+            app.router.add_get(path, routes.guarded(handler), allow_head=False)
+        else:
+            app.router.add_route(method, path, routes.guarded(handler, action))
     return app
 
 
@@ -159,6 +100,30 @@ async def _no_such_route(request: web.Request, handler: Served) -> web.StreamRes
 class _Routes:
     def __init__(self, service: Service) -> None:
         self._of = service
+
+    def routes(self) -> list[Route]:
+        """Those that are about neither nodes nor alerts."""
+        return [
+            ("GET", "/v1/status", self.status, ""),
+            ("GET", "/v1/runs", self.runs, ""),
+            ("GET", "/v1/runs/{run}", self.run, ""),
+            ("GET", "/v1/runs/{run}/series", self.series, ""),
+            ("GET", "/v1/runs/{run}/moves", self.moves, ""),
+            ("GET", "/v1/runs/{run}/explain", self.explain, ""),
+            ("GET", "/v1/runs/{run}/checkpoints", self.checkpoints, ""),
+            ("GET", "/v1/queue", self.queue, ""),
+            ("GET", "/v1/releases", self.releases, ""),
+            ("GET", "/v1/rollbacks", self.rollbacks, ""),
+            ("GET", "/v1/audit", self.audit, ""),
+            ("GET", "/v1/events", self.events, ""),
+            ("PUT", "/v1/packages/{digest}", self.package, "package"),
+            ("POST", "/v1/runs", self.launch, "launch"),
+            ("POST", "/v1/runs/{run}/stop", self.stop, "stop"),
+            ("POST", "/v1/runs/{run}/restart", self.restart, "restart"),
+            ("POST", "/v1/runs/{run}/arrange", self.arrange, "arrange"),
+            ("POST", "/v1/workflows/{workflow}/rollback", self.rollback, "rollback"),
+            ("POST", "/v1/rollbacks/{rollback}/undo", self.undo, "undo"),
+        ]
 
     def guarded(self, handler: Handler, action: str = "") -> Served:
         """The handler with who asks, and what goes wrong in it in the words and the status of `jobs.wire`.
@@ -202,48 +167,48 @@ class _Routes:
         return _refusal(_status(error), error.sentence, error.hint, mistakes)
 
     async def status(self, request: web.Request, asking: Asking) -> web.Response:
-        return _json(self._of.status(asking.caller))
+        return told(self._of.status(asking.caller))
 
     async def runs(self, request: web.Request, asking: Asking) -> web.Response:
-        limit = _number(request, "limit", 200, 10_000)
-        return _listing("runs", await self._of.runs.newest(limit, request.query.get("sweep", "")))
+        limit = number(request, "limit", 200, 10_000)
+        return listing("runs", await self._of.runs.newest(limit, request.query.get("sweep", "")))
 
     async def run(self, request: web.Request, asking: Asking) -> web.Response:
-        return _json((await self._of.runs.find(request.match_info["run"])).run)
+        return told((await self._of.runs.find(request.match_info["run"])).run)
 
     async def series(self, request: web.Request, asking: Asking) -> web.Response:
-        points = await self._of.series(request.match_info["run"], _number(request, "points", 600, 10_000))
-        return _listing("points", points)
+        points = await self._of.series(request.match_info["run"], number(request, "points", 600, 10_000))
+        return listing("points", points)
 
     async def moves(self, request: web.Request, asking: Asking) -> web.Response:
         record = await self._of.runs.find(request.match_info["run"])
-        return _listing("moves", await self._of.journal(Journal.moves, record.id))
+        return listing("moves", await self._of.journal(Journal.moves, record.id))
 
     async def explain(self, request: web.Request, asking: Asking) -> web.Response:
-        return _json(await self._of.admission.explain(request.match_info["run"]))
+        return told(await self._of.admission.explain(request.match_info["run"]))
 
     async def checkpoints(self, request: web.Request, asking: Asking) -> web.Response:
-        return _listing("checkpoints", await self._of.checkpoints(request.match_info["run"]))
+        return listing("checkpoints", await self._of.checkpoints(request.match_info["run"]))
 
     async def queue(self, request: web.Request, asking: Asking) -> web.Response:
-        offset = _number(request, "offset", 0, 10**9, least=0)
-        return _json(await self._of.admission.view(offset, _number(request, "limit", events.SHOWN_WAITING, 10_000)))
+        offset = number(request, "offset", 0, 10**9, least=0)
+        return told(await self._of.admission.view(offset, number(request, "limit", events.SHOWN_WAITING, 10_000)))
 
     async def releases(self, request: web.Request, asking: Asking) -> web.Response:
-        limit = _number(request, "limit", 200, 10_000)
-        return _listing("releases", await self._of.releases.rows(request.query.get("workflow", ""), limit))
+        limit = number(request, "limit", 200, 10_000)
+        return listing("releases", await self._of.releases.rows(request.query.get("workflow", ""), limit))
 
     async def rollbacks(self, request: web.Request, asking: Asking) -> web.Response:
-        limit = _number(request, "limit", 200, 10_000)
+        limit = number(request, "limit", 200, 10_000)
         found = await self._of.journal(Journal.rollbacks, request.query.get("workflow", ""), limit)
-        return _listing("rollbacks", found)
+        return listing("rollbacks", found)
 
     async def audit(self, request: web.Request, asking: Asking) -> web.Response:
-        entries = await self._of.journal(Journal.entries, _number(request, "limit", 200, 100_000))
+        entries = await self._of.journal(Journal.entries, number(request, "limit", 200, 100_000))
         if request.query.get("verify") != "1":
-            return _listing("entries", entries)
+            return listing("entries", entries)
         broken = await self._of.journal(Journal.verify)
-        return _listing("entries", entries, {"broken": broken})
+        return listing("entries", entries, {"broken": broken})
 
     async def package(self, request: web.Request, asking: Asking) -> web.Response:
         self._of.access.require(asking.caller, Role.SUBMITTER, "send code")
@@ -258,76 +223,35 @@ class _Routes:
 
     async def launch(self, request: web.Request, asking: Asking) -> web.Response:
         self._of.access.require(asking.caller, Role.SUBMITTER, "launch")
-        asked = await _body(request, LaunchRequest)
+        asked = await body(request, LaunchRequest)
         asking.dry_run = asked.dry_run
         runs, new = await self._of.launcher.launch(asked, asking.caller)
-        return _listing("runs", runs, status=201 if new else 200)
+        return listing("runs", runs, status=201 if new else 200)
 
     async def stop(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, StopRequest)
+        asked = await body(request, StopRequest)
         asking.action = "stop now" if asked.now else "stop"
-        return _json(await self._of.runs.stop(request.match_info["run"], asked, asking.caller, self._of.access))
+        return told(await self._of.runs.stop(request.match_info["run"], asked, asking.caller, self._of.access))
 
     async def restart(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, RestartRequest)
+        asked = await body(request, RestartRequest)
         asking.dry_run = asked.dry_run
-        return _json(await self._of.requests.restart(request.match_info["run"], asked, asking.caller))
+        return told(await self._of.requests.restart(request.match_info["run"], asked, asking.caller))
 
     async def arrange(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, ArrangeRequest)
+        asked = await body(request, ArrangeRequest)
         asking.action = word_for(asked)
-        return _json(await self._of.requests.arrange(request.match_info["run"], asked, asking.caller))
+        return told(await self._of.requests.arrange(request.match_info["run"], asked, asking.caller))
 
     async def rollback(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, RollbackRequest)
+        asked = await body(request, RollbackRequest)
         asking.dry_run = asked.dry_run
-        return _json(await self._of.rollbacks.roll_back(request.match_info["workflow"], asked, asking.caller))
+        return told(await self._of.rollbacks.roll_back(request.match_info["workflow"], asked, asking.caller))
 
     async def undo(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, UndoRequest)
+        asked = await body(request, UndoRequest)
         asking.dry_run = asked.dry_run
-        return _json(await self._of.rollbacks.undo(request.match_info["rollback"], asked, asking.caller))
-
-    async def nodes(self, request: web.Request, asking: Asking) -> web.Response:
-        return _json(self._of.nodes_view())
-
-    async def drains(self, request: web.Request, asking: Asking) -> web.Response:
-        return _listing("drains", await self._of.journal(Journal.drains, _number(request, "limit", 50, 1000)))
-
-    async def cordon(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, CordonRequest)
-        asking.about(asked.nodes, asked.dry_run)
-        return _json(await self._of.cordons.cordon(asked, asking.caller))
-
-    async def uncordon(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, UncordonRequest)
-        asking.about(asked.nodes, asked.dry_run)
-        return _json(await self._of.cordons.uncordon(asked, asking.caller))
-
-    async def drain(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, DrainRequest)
-        asking.about(asked.nodes, asked.dry_run)
-        return _json(await self._of.drains.drain(asked, asking.caller))
-
-    async def decide(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, DecideRequest)
-        asking.action = f"drain {asked.decision.replace('_', ' ')}"
-        return _json(await self._of.drains.decide(request.match_info["drain"], asked, asking.caller))
-
-    async def retire(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, RetireRequest)
-        asking.about(asked.nodes, asked.dry_run)
-        return _json(await self._of.retirements.retire(asked, asking.caller))
-
-    async def permit(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, PermitRequest)
-        asking.about([asked.node], False)
-        asking.action = asked.action
-        return _json(await self._of.retirements.permit(asked, asking.caller))
-
-    async def permit_done(self, request: web.Request, asking: Asking) -> web.Response:
-        asked = await _body(request, PermitDone)
-        return _json(await self._of.retirements.done(request.match_info["permit"], asked, asking.caller))
+        return told(await self._of.rollbacks.undo(request.match_info["rollback"], asked, asking.caller))
 
     async def events(self, request: web.Request, asking: Asking) -> web.StreamResponse:
         listener = self._of.hub.join()
@@ -375,34 +299,3 @@ def _status(error: RaydeckError) -> int:
 def _refusal(status: int, sentence: str, hint: str = "", mistakes: Sequence[Mistake] = ()) -> web.Response:
     body = {"sentence": sentence, "hint": hint, "mistakes": [mistake.model_dump() for mistake in mistakes]}
     return web.json_response({"error": body}, status=status)
-
-
-def _json(message: BaseModel, status: int = 200) -> web.Response:
-    return web.Response(text=message.model_dump_json(), status=status, content_type="application/json")
-
-
-def _listing(
-    key: str, messages: Sequence[BaseModel], more: Mapping[str, str] | None = None, status: int = 200
-) -> web.Response:
-    rows = ",".join(message.model_dump_json() for message in messages)
-    rest = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in (more or {}).items())
-    return web.Response(text=f'{{"{key}":[{rows}]{rest}}}', status=status, content_type="application/json")
-
-
-def _number(request: web.Request, name: str, default: int, most: int, least: int = 1) -> int:
-    text = request.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-        raise Usage(f"{name} must be a number from {least} to {most}")
-    return int(text)
-
-
-async def _body(request: web.Request, model: type[M]) -> M:
-    """The request's body. Raises `Usage`, naming the field."""
-    try:
-        return model.model_validate(json.loads(await request.read()))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise Usage(f"the request makes no sense: {where}: {first['msg']}") from error
-    except ValueError as error:
-        raise Usage("the request is not JSON") from error

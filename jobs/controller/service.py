@@ -27,6 +27,7 @@ from jobs.controller.backup import Backups
 from jobs.controller.engine import Engine
 from jobs.controller.events import SHOWN_WAITING, Hub
 from jobs.controller.files import RunFiles
+from jobs.controller.health.service import Health
 from jobs.controller.http import AiohttpTransport
 from jobs.controller.journal import Journal, JournalThread
 from jobs.controller.launch import Launcher
@@ -41,6 +42,7 @@ from jobs.controller.nodes.watch import NodeWatch
 from jobs.controller.packages import Packages
 from jobs.controller.rayside import RaySide
 from jobs.controller.reconcile import Reconciler
+from jobs.controller.recorder import Recorder
 from jobs.controller.releases import Releases
 from jobs.controller.requests import Requests
 from jobs.controller.rollback import Rollbacks
@@ -111,6 +113,21 @@ class Service:
         asked = Asked(self.nodes, self.runs, self.admission, self.access, look)
         self.cordons, self.drains, self.retirements = Cordons(asked), Drains(asked), Retirements(asked)
         self.nodes_view = look.view
+        self.recorder = Recorder(settings.store / "recorder")
+        self.health = Health(
+            cluster,
+            self.journal,
+            self.runs,
+            self.files,
+            self.nodes,
+            self.engine,
+            self.hub,
+            self.access,
+            self._page,
+            look.learn,
+            self.recorder,
+        )
+        self.said, self.alerts_view = self.health.said, self.health.view
 
     def status(self, caller: Caller) -> ControllerStatus:
         """Who serves this cluster, and who is asking."""
@@ -149,7 +166,9 @@ class Service:
         # One that the journal has as ended may go on again by now.
         runs = {run.id: active.get(run.id, run) for run in (*ended, *waiting, *holding)}
         newest = sorted(runs.values(), key=lambda run: (-run.submitted_at, run.id))
-        return Snapshot(status=self.status(caller), runs=newest, queue=queue, nodes=self.nodes_view())
+        return Snapshot(
+            status=self.status(caller), runs=newest, queue=queue, nodes=self.nodes_view(), alerts=self.alerts_view()
+        )
 
     async def checkpoints(self, run: str) -> list[CheckpointRow]:
         """A run's checkpoints. Raises `NoSuch` or `Unreachable`."""
@@ -166,6 +185,7 @@ class Service:
         tasks = [
             asyncio.create_task(self.reconciler.run(), name="reconcile"),
             asyncio.create_task(self.watch.run(), name="nodes"),
+            asyncio.create_task(self.health.run(), name="health"),
             asyncio.create_task(self.backups.run(), name="backups"),
             asyncio.create_task(self._tell_queue(), name="tell the queue"),
         ]
@@ -177,6 +197,10 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _page(self) -> QueueView | None:
+        """The queues, as the newest pass left them."""
+        return self.admission.page
 
     async def _tell_queue(self) -> None:
         """Tell those who listen of the queues, at most once a second."""
@@ -193,6 +217,8 @@ class Service:
     async def close(self) -> None:
         """Let go of files and connections, the journal last, with a backup of what was written since the last one."""
         self.files.close()
+        await self.health.close()
+        await self.recorder.close()
         await self.rayside.close()
         await self._transport.close()
         await self.backups.make_if_changed()
@@ -214,6 +240,8 @@ async def serve(settings: Settings, lock: door.StoreLock) -> None:
     try:
         count = await service.runs.recover()
         await service.nodes.recover()
+        await service.health.recover()
+        service.recorder.start()
         listener = door.open_socket(settings.store)
         await runner.setup()
         site = web.SockSite(runner, listener)

@@ -14,16 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from jobs.gang import environment, facts, guard, processes
+from jobs.gang import asked, environment, facts, guard, processes
 from jobs.gang.environment import PACKAGE
 from jobs.gang.kernel import Kernel
 from jobs.gang.progress import end_of
+from jobs.gang.vitals import Vitals, Watch
 from jobs.model import Launch
 
 POLITE_SECONDS = 2.0
@@ -51,6 +52,9 @@ class RankReport:
     exit_code: int | None = None
     """Negative for a signal; None while it runs."""
     ended_seconds_ago: float | None = None
+    vitals: Vitals = field(default_factory=Vitals)
+    vitals_seconds_ago: float = 0.0
+    """Since it was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,9 @@ class Agent:
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._log = Path(self._launch.attempt_directory) / f"torchrun-{index}.log"
         self._kernel = Kernel()
+        self._watch = Watch(self._folder)
+        self._asked = asked.Asked(self._folder, node, index)
+        self._ras = ""
         self._facts = facts.of_node(ray.__version__)
         self._guard = guard.start(str(self._folder), self._marks)
 
@@ -102,9 +109,13 @@ class Agent:
             "attempt_directory": str(attempt_directory),
             "workload": str(workload),
             "package": str(PACKAGE),
+            "agent": os.getpid(),
         }
         (self._folder / "gang.json").write_text(json.dumps(gang), encoding="utf-8")
         variables = environment.of_gang(launch, self._node, self._address, os.environ)
+        if self._gpus:
+            variables.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(self._folder / "flight-"))
+        self._ras = asked.ras_address(variables, self._gpus)
         command = [
             self._python, "-m", "jobs.gang.torchrun",
             str(self._folder), str(os.getpid()), str(self._index * launch.processes_per_node),
@@ -134,6 +145,23 @@ class Agent:
         ranks = [self._rank(rank) for rank in range(first, first + self._launch.processes_per_node)]
         return NodeReport(ranks, code, end_of(self._log) if code else "", self._environment())
 
+    def look(self, look: str) -> None:
+        """Begin a look at the ranks of this node, in a child; `looked` gives what it found."""
+        ranks: list[dict[str, Any]] = []
+        for report in self.report().ranks:
+            vitals = asdict(report.vitals)
+            del vitals["step_wall"], vitals["output_bytes"]
+            for age in ("step_seconds", "output_seconds", "state_seconds"):
+                if vitals[age] is not None:
+                    vitals[age] += report.vitals_seconds_ago
+            who = {"rank": report.rank, "pid": report.pid, "gpu": report.gpu, "exit_code": report.exit_code}
+            ranks.append({**vitals, **who, "node": self._node})
+        self._asked.start(look, ranks, self._ras)
+
+    def looked(self, look: str) -> str | None:
+        """What a look found, as JSON (see `jobs.gang.gather`); None as long as it goes on."""
+        return self._asked.result(look)
+
     def notes(self) -> list[str]:
         """What the kernel of this node told since the agent began."""
         return self._kernel.notes()
@@ -160,12 +188,15 @@ class Agent:
         started = _read(self._folder / f"rank-{rank}.json")
         ended = _read(self._folder / f"exit-{rank}.json")
         who = started or ended
+        looked_at, vitals = self._watch.of(rank, started["pid"] if started and not ended else None)
         return RankReport(
             rank=rank,
             pid=who["pid"] if who else None,
             gpu=started["gpu"] if started else "",
             exit_code=ended["exit_code"] if ended else None,
             ended_seconds_ago=time.monotonic() - ended["monotonic"] if ended else None,
+            vitals=vitals,
+            vitals_seconds_ago=time.monotonic() - looked_at,
         )
 
     def _environment(self) -> dict[str, str]:

@@ -18,14 +18,16 @@ from types import FrameType
 
 import ray
 
-from jobs import failure
+from jobs import failure, looks
 from jobs.errors import RaydeckError
 from jobs.gang import facts, ground, leftovers, verdict
 from jobs.gang.echo import Echo, say
 from jobs.gang.ground import Stopped
-from jobs.gang.members import Gang, Placement
+from jobs.gang.looking import Looking
+from jobs.gang.members import Gang, Member, Placement
 from jobs.gang.progress import end_of
 from jobs.gang.record import End, Record
+from jobs.gang.told import Heard, Told
 from jobs.gang.verdict import Blame
 from jobs.model import Failure, Launch, Outcome, Rank
 
@@ -52,6 +54,8 @@ class Driver:
         self._gang: Gang | None = None
         self._echo = Echo(Path(launch.attempt_directory), self._total, say)
         self._ended_at: dict[int, float] = {}
+        self._told = Told()
+        self._looking: Looking | None = None
 
     def on_sigterm(self, number: int, frame: FrameType | None) -> None:
         """A stop is asked for; the loop sees it at its next tick."""
@@ -145,6 +149,8 @@ class Driver:
         port = known[0].free_port
         say(f"starting {launch.processes_per_node} ranks on each node; they meet at {head.address}:{port}")
         gang.start(head.address, port, TORCHRUN_START_SECONDS)
+        self._looking = Looking(launch, gang.members, self._states)
+        self._looking.start()
 
     def _follow(self) -> Outcome:
         """From the start of torchrun to the outcome."""
@@ -198,25 +204,32 @@ class Driver:
     def _take_in(self, now: float) -> None:
         """The agents' reports as the status of ranks, and what the nodes run on."""
         assert self._gang is not None
-        ranks: list[Rank] = []
+        heard: list[Heard] = []
         for member in self._gang.members:
+            silent = _silence(member, now)
             for report in member.report.ranks:
                 if report.ended_seconds_ago is not None:
                     self._ended_at.setdefault(report.rank, now - report.ended_seconds_ago)
-                ranks.append(
-                    Rank(
-                        rank=report.rank,
-                        node_id=member.node_id,
-                        node_address=member.address,
-                        gpu=report.gpu,
-                        pid=report.pid,
-                        exit_code=report.exit_code,
-                    )
+                rank = Rank(
+                    rank=report.rank,
+                    node_id=member.node_id,
+                    node_address=member.address,
+                    gpu=report.gpu,
+                    pid=report.pid,
+                    exit_code=report.exit_code,
                 )
-        self.record.status.ranks = ranks
+                heard.append(Heard(rank, report.vitals, now - member.told_at + report.vitals_seconds_ago, silent))
+        self._told.fill(heard, now, time.time())
+        self.record.status.ranks = [each.rank for each in heard]
         nodes = {member.node: member.report.environment for member in self._gang.members}
         self.record.status.environment = facts.common(nodes)
         self.record.notices = facts.differences(nodes)
+
+    def _states(self) -> list[looks.RankState]:
+        """What is known of the ranks without a look; for the thread that takes looks."""
+        assert self._gang is not None
+        names = {member.node_id: member.node for member in self._gang.members}
+        return looks.states_of(self.record.status.model_copy(update={"wall": time.time()}), names)
 
     @property
     def _total(self) -> int:
@@ -275,9 +288,9 @@ class Driver:
         assert self._gang is not None
         ranks = self.record.status.ranks
         silent = [
-            f"no answer from the agent on {member.node} for {now - member.asked_at:.0f} s"
+            f"no answer from the agent on {member.node} for {seconds:.0f} s"
             for member in self._gang.members
-            if member.asked_at is not None and now - member.asked_at > SILENT_AGENT_SECONDS
+            if (seconds := _silence(member, now)) is not None
         ]
         if leave_by is not None:
             left = sum(rank.exit_code is not None for rank in ranks)
@@ -310,7 +323,15 @@ class Driver:
         self._echo.copy(time.monotonic(), final=True)
         outcome = self.record.conclude(result, reason, more, blame, end, with_checkpoint=with_checkpoint)
         say(f"{outcome.verdict}: {outcome.reason}")
+        if self._looking is not None:
+            self._looking.close()
         return outcome
+
+
+def _silence(member: Member, now: float) -> float | None:
+    """For how long an agent has not answered; None as long as that is nothing to speak of."""
+    seconds = 0.0 if member.asked_at is None else now - member.asked_at
+    return seconds if seconds > SILENT_AGENT_SECONDS else None
 
 
 def main() -> int:

@@ -27,7 +27,9 @@ from jobs.gang.ground import Stopped
 from jobs.gang.kernel import Kernel
 from jobs.gang.progress import end_of
 from jobs.gang.record import End, Record
+from jobs.gang.told import Heard, Told
 from jobs.gang.verdict import Blame
+from jobs.gang.vitals import Watch
 from jobs.model import Failure, Launch, Outcome, Rank
 
 TICK_SECONDS = 0.25
@@ -76,6 +78,7 @@ class Entry:
         self._marks = {"RAYDECK_RUN": launch.run, "RAYDECK_ATTEMPT": str(launch.attempt)}
         self._log = Path(launch.attempt_directory) / "rank-0.log"
         self._copied = 0
+        self._watch, self._told = Watch(None), Told()
         self._command: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Outcome:
@@ -170,7 +173,7 @@ class Entry:
             code = command.poll()
             now = time.monotonic()
             self._copy()
-            self.record.status.ranks[0].exit_code = code
+            self._take_in(command.pid, code, now)
             if self._stops.count > 1 or self.record.stop_now:
                 return self._finish("stopped", "stopped at once, without waiting for a checkpoint")
             if fenced := self.record.keeper.fenced:
@@ -203,6 +206,12 @@ class Entry:
             else:
                 self.record.tell("running", "")
             time.sleep(max(0.0, now + TICK_SECONDS - time.monotonic()))
+
+    def _take_in(self, pid: int, code: int | None, now: float) -> None:
+        rank = self.record.status.ranks[0]
+        rank.exit_code = code
+        looked_at, vitals = self._watch.of(0, pid if code is None else None)
+        self._told.fill([Heard(rank, vitals, time.monotonic() - looked_at)], now, time.time())
 
     def _copy(self) -> None:
         """The command's output, as it is, into the job's log."""

@@ -35,7 +35,22 @@ def of_gang(launch: Launch, node: str, address: str, inherited: Mapping[str, str
         # Gloo otherwise listens on what the host's own name resolves to: on many machines that is the loopback address,
         # which the other nodes cannot reach.
         environment.setdefault("GLOO_SOCKET_IFNAME", device)
+    if launch.gpus_per_node:
+        for name, value in _flight_recorder(launch).items():
+            environment.setdefault(name, value)
     return environment | resolve(launch.environment, inherited) | marks(launch, node) | of_script(launch)
+
+
+def _flight_recorder(launch: Launch) -> dict[str, str]:
+    """Has NCCL's ranks remember their collectives, and write them down at a time-out. Older torch has other names."""
+    size, file = "2000", f"{launch.attempt_directory}/flight-rank-"
+    return {
+        "TORCH_FR_BUFFER_SIZE": size,
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": size,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_DUMP_TEMP_FILE": file,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": file,
+    }
 
 
 def workload() -> Path:

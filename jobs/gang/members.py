@@ -48,6 +48,8 @@ class Member:
     asked_at: float | None = None
     """Since when there has been no answer, monotonic; None if there is one to the last question."""
     pending: Any = None
+    told_at: float = 0.0
+    """When the report came, monotonic."""
 
 
 class Placement:
@@ -145,6 +147,7 @@ class Gang:
             if member.pending in ready:
                 try:
                     member.report, member.asked_at = ray.get(member.pending), None
+                    member.told_at = time.monotonic()
                 except ActorUnavailableError:
                     # The network to it is cut for the moment. Whether the node is dead is for Ray to find out.
                     pass

@@ -160,6 +160,7 @@ class LocalCluster:
             num_gpus=spec.gpus,
             memory=spec.memory_bytes,
             labels={"raydeck.io/node": spec.name},
+            env_vars=spec.environment,
             object_store_memory=OBJECT_STORE_BYTES,
             node_ip_address=environment.ADDRESS,
             node_manager_port=0,

@@ -35,6 +35,8 @@ class NodeSpec(BaseModel):
     cpus: int = Field(default=8, ge=1)
     memory_bytes: int = Field(default=64 * 2**30, ge=2**20)
     """What Ray may give away; nobody checks that the machine has it."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """What the node's raylet, and all that it starts, has in its environment besides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ Say = Callable[[Mapping[str, Any]], None]
 Call = Callable[..., Any]
 
 
-def lines_until_end(stream: Iterable[str]) -> Callable[[], str | None]:
-    """Gives the next line, or None at the end; shortly after that the process ends, whatever it hangs in."""
+def lines_until_end(stream: Iterable[str]) -> queue.SimpleQueue[str | None]:
+    """Brings the lines, and None at the end; shortly after that the process ends, whatever it hangs in."""
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -52,7 +52,7 @@ def lines_until_end(stream: Iterable[str]) -> Callable[[], str | None]:
         os._exit(0)
 
     threading.Thread(target=read, name="requests", daemon=True).start()
-    return waiting.get
+    return waiting
 
 
 def answer(calls: Mapping[str, Call], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,9 @@ def main(arguments: list[str]) -> int:
     """Connect, then answer until the input ends; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs.rayside", description="The controller's hand in Ray")
     parser.add_argument("--address", required=True, help="host:port of the head's GCS")
-    address: str = parser.parse_args(arguments).address
+    parser.add_argument("--watch", action="store_true", help="keep a probe on nodes, see jobs.rayside.watching")
+    options = parser.parse_args(arguments)
+    address: str = options.address
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     # What Ray prints must not stand between the answers.
     out = os.fdopen(os.dup(1), "w", buffering=1)
@@ -106,7 +108,7 @@ def main(arguments: list[str]) -> int:
         with said:
             out.write(json.dumps(told) + "\n")
 
-    next_line = lines_until_end(sys.stdin)
+    waiting = lines_until_end(sys.stdin)
     try:
         _must_listen(address)
         from jobs.rayside.hand import Hand  # ray only now: what it lacks is told as a sentence
@@ -122,7 +124,12 @@ def main(arguments: list[str]) -> int:
         return EXIT_FAILED
     say({"ready": {"ray": hand.ray_version, "session": hand.session}})
     try:
-        serve(hand.calls(), next_line, say)
+        if options.watch:
+            from jobs.rayside.watching import Watching
+
+            Watching(say).run(waiting)
+        else:
+            serve(hand.calls(), waiting.get, say)
     finally:
         hand.close()
     return 0

@@ -9,6 +9,9 @@ NAMESPACE = "raydeck"
 HOLD_PREFIX = "raydeck-hold-"
 """How a placement group that keeps a GPU idle is named: this, the node's id, a dash and a number."""
 
+WATCH_PREFIX = "raydeck-watch-"
+"""How an actor is named that keeps a probe on a node: this, the node's id, a dash and a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class HoldSeen:

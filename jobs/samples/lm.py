@@ -4,7 +4,8 @@ Any GPU or none: NCCL where there are GPUs, gloo elsewhere.
 
 The settings are the workflow's ``training`` section; what this script adds to it stands under ``training.parameters``:
 ``steps``, ``pause_seconds`` (after each step, so that a machine which simulates a cluster keeps some room), and, to see
-what a failure looks like, ``fail_at_step``, ``fail_rank`` and ``fail_attempts`` (how many attempts fail; 1).
+what a failure looks like, ``fail_at_step``, ``fail_rank`` and ``fail_attempts`` (how many attempts fail; 1), or a hang,
+``hang_at_step`` and ``hang_rank``.
 
 A resumed run gives the same figures, to the last bit, as one that was never interrupted: what a step does depends on
 the weights, the optimizer, the step, the rank and the seed alone. Figures are reported at the same steps, too.
@@ -51,6 +52,9 @@ class Settings:
     fail_at_step: int | None
     """None where this attempt is not to fail."""
     fail_rank: int
+    hang_at_step: int | None
+    """None where it is not to hang."""
+    hang_rank: int
 
 
 class Block(nn.Module):
@@ -108,6 +112,8 @@ def read_settings() -> Settings:
         seed=int(training.get("seed") or 1),
         fail_at_step=None if fail_at_step is None else int(fail_at_step),
         fail_rank=int(parameters.get("fail_rank") or 0),
+        hang_at_step=None if parameters.get("hang_at_step") is None else int(parameters["hang_at_step"]),
+        hang_rank=int(parameters.get("hang_rank") or 0),
     )
 
 
@@ -116,6 +122,12 @@ def pick(text: Tensor, sequences: int, step: int, rank: int, seed: int) -> Tenso
     generator = torch.Generator().manual_seed(hash((seed, step, rank)) % 2**63)
     starts = torch.randint(len(text) - CONTEXT - 1, (sequences,), generator=generator)
     return torch.stack([text[start : start + CONTEXT + 1] for start in starts.tolist()])
+
+
+def wait_for_ever() -> None:
+    """What a rank does that waits for something that never comes."""
+    while True:
+        time.sleep(1.0)
 
 
 def train(settings: Settings, saver: jobs.Saver, rank: int, ranks: int, device: torch.device) -> None:
@@ -143,6 +155,8 @@ def train(settings: Settings, saver: jobs.Saver, rank: int, ranks: int, device: 
     for step in range(saver.step + 1, settings.steps + 1):
         if step == settings.fail_at_step and rank == settings.fail_rank % ranks:
             raise RuntimeError(f"this rank was told to fail at step {step} (training.parameters.fail_at_step)")
+        if step == settings.hang_at_step and rank == settings.hang_rank % ranks:
+            wait_for_ever()
         batch = pick(text, sequences, step, rank, settings.seed).to(device)
         loss = together(batch[:, :-1], batch[:, 1:])
         optimizer.zero_grad()

@@ -31,7 +31,11 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition that needs someone. All texts may hold ``{name}`` (the entity), ``{value}`` and ``{detail}``."""
+    """One condition that needs someone.
+
+    All texts may hold ``{name}`` (the entity), ``{value}``, ``{detail}`` and ``{advice}`` (what this very value asks
+    for: see `probes.health.figures.advice`).
+    """
 
     id: str
     """Dotted: what it is on, then what: ``gpu.lost``."""
@@ -52,7 +56,7 @@ class Rule:
     clear_seconds: float = 0.0
     """So long it must have been clear before it ends."""
     when: str = ""
-    """A measure that must be above 0 for the rule to be judged (under load, while a run holds it)."""
+    """A measure that must be above 0 for the condition to hold (under load, while a run holds it)."""
     latch: bool = False
     """Stays until somebody clears it after a repair."""
     key: str = ""
@@ -60,9 +64,12 @@ class Rule:
     family: str = ""
     """Of one family on one entity only the worst is shown; the default is the rule's id."""
     hidden_by: Tuple[str, ...] = ()
-    """Families that, firing on the entity, its node or its run, make this one a consequence that is not shown."""
+    """Families that, firing on the entity, its node, its run or the cluster, make this one a consequence that is not
+    shown. For a rule on a node: also on something of that node."""
     source: str = ""
     """Where the condition and its figures come from."""
+    at_once: bool = False
+    """Also in the first seconds in which a node is seen, when most rules wait."""
 
 
 @dataclass
@@ -73,6 +80,10 @@ class Seen:
     measures: Dict[str, Measure] = field(default_factory=dict)
     details: Dict[str, str] = field(default_factory=dict)
     """Measure to what stands behind the figure, with place and time: for ``{detail}`` and as evidence."""
+    beside: Dict[str, float] = field(default_factory=dict)
+    """Figures that no rule looks at, for the comparisons of `probes.health.fleet`."""
+    calm: bool = False
+    """The engine found no condition that holds, and needs not look again. Who changes a figure here makes it False."""
 
 
 @dataclass(frozen=True)

@@ -216,10 +216,10 @@ def new() -> str:
 
 
 @contextmanager
-def hosts(names: Sequence[str], **more: Any) -> Generator[Hosts]:
+def hosts(names: Sequence[str], kind: type[Hosts] = Hosts, **more: Any) -> Generator[Hosts]:
     """Hosts without Ray."""
     folder = Path(tempfile.mkdtemp(prefix="rd-", dir="/tmp"))
-    made = Hosts(folder, names, marks={"RAYDECK_DEMO": uuid.uuid4().hex[:8]}, **more)
+    made = kind(folder, names, marks={"RAYDECK_DEMO": uuid.uuid4().hex[:8]}, **more)
     try:
         made.up()
         yield made
@@ -229,8 +229,13 @@ def hosts(names: Sequence[str], **more: Any) -> Generator[Hosts]:
 
 
 @contextmanager
-def bed(workers: Sequence[str] = WORKERS, **more: Any) -> Generator[Bed]:
-    """Hosts with Ray, accounts and a controller. Everything of it is gone afterwards."""
+def bed(
+    workers: Sequence[str] = WORKERS, cluster_text: Callable[[Path], str] | None = None, **more: Any
+) -> Generator[Bed]:
+    """Hosts with Ray, accounts and a controller. Everything of it is gone afterwards.
+
+    ``cluster_text`` makes another cluster file; the accounts have no roles in it.
+    """
     with ExitStack() as stack:
         began = time.monotonic()
         made = stack.enter_context(hosts(["head", *workers], **more))
@@ -242,9 +247,8 @@ def bed(workers: Sequence[str] = WORKERS, **more: Any) -> Generator[Bed]:
         made.start_ray()
         took["ray"] = time.monotonic() - began
         cluster = made.folder / "cluster.yaml"
-        cluster.write_text(
-            CLUSTER.format(folder=made.folder, **{person: account.name for person, account in people.items()})
-        )
+        names = {person: account.name for person, account in people.items()}
+        cluster.write_text(cluster_text(made.folder) if cluster_text else CLUSTER.format(folder=made.folder, **names))
         context = replace(made.context("demo"), cluster_file=cluster)
         found = Bed(made, context, people, took)
         run = made.folder / "run" / f"raydeck-{os.getuid()}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from jobs.client import ControllerClient
 from jobs.errors import Refused
 from jobs.model import Move, Progress, Run, RunState
 from jobs.queueview import Ahead, Blocker, Explanation, NodeNote, QueueUse, QueueView, UserUse, Waiting
+from jobs.transport import Response, StreamedResponse
 from jobs.wire import (
     ArrangeRequest,
     AuditEntry,
@@ -200,11 +202,23 @@ def audit() -> list[AuditEntry]:
     ][::-1]  # fmt: skip
 
 
+class Nobody:
+    """What is asked for beyond the answers of `FrozenClient` is not answered."""
+
+    where = "a frozen controller"
+
+    async def request(self, method: str, path: str, **more: Any) -> Response:
+        raise ConnectionError(f"{method} {path} is not answered here")
+
+    def stream(self, method: str, path: str, **more: Any) -> AbstractAsyncContextManager[StreamedResponse]:
+        raise ConnectionError(f"{method} {path} is not answered here")
+
+
 class FrozenClient(ControllerClient):
     """Answers as above; keeps what it was asked to change in `asked`, and a rollback in `done`."""
 
     def __init__(self, known: dict[str, Run]) -> None:
-        super().__init__(None)  # pyright: ignore[reportArgumentType]
+        super().__init__(Nobody())
         self.known = known
         self.asked: list[tuple[str, str, Any]] = []
         self.done: list[Rollback] = []

@@ -12,7 +12,9 @@ from console.app import RaydeckApp
 from console.screens.fleet import FleetScreen
 from console.settings import Context, NodeEntry, Settings
 from console.sources.session import Session
+from console.sources.ssh import Connection
 from jobs.client import ControllerClient
+from jobs.errors import Unreachable
 from jobs.model import Attempt, Failure, GangStatus, Held, Outcome, Progress, Rank, Run, RunState
 from jobs.nodeview import NodesView
 from jobs.raymodel import RayJob, RayNode
@@ -37,6 +39,9 @@ class FrozenSession(Session):
 
     async def controller(self) -> ControllerClient:
         return self.client
+
+    def connection(self, name: str) -> Connection:
+        raise Unreachable(f"no SSH connection to {name}: nothing is reached in a frozen cluster")
 
 
 Frozen = TypeVar("Frozen", bound=FrozenSession)

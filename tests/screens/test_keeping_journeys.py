@@ -11,10 +11,11 @@ from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
-from console.screens.dialogs import ConfirmDialog, TextDialog
+from console.screens.dialogs import ConfirmDialog
 from console.screens.drains import DrainsScreen
 from console.screens.fleet import FleetScreen
 from console.screens.nodeforms import CordonDialog, DrainDialog, RetireDialog
+from console.screens.triage import TriageScreen
 from console.screens.uncordon import UncordonDialog
 from console.widgets.heatmap import Heatmap
 from console.widgets.table import VirtualTable
@@ -91,7 +92,7 @@ async def test_why_tells_all_of_a_held_node() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await on(pilot, "worker-2")
         await pilot.press("i")
-        await at(pilot, TextDialog, "cordoned by bob 2h05 ago: NVLink errors")
+        await at(pilot, TriageScreen, "cordoned by bob 2h05 ago: NVLink errors")
         assert "cordoned by alice 5m00s ago: kernel update; until somebody takes it back" in text_of(app)
         assert "3 of 4 idle GPUs are held in Ray, best effort" in text_of(app)
 

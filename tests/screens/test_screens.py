@@ -14,6 +14,7 @@ from console.screens.fleet import FleetScreen
 from console.screens.logs import LogScreen
 from console.screens.node import NodeScreen
 from console.screens.run import RunScreen
+from console.screens.triage import TriageScreen
 from console.screens.work import RunsScreen
 from console.widgets.heatmap import Heatmap
 from console.widgets.table import VirtualTable
@@ -118,8 +119,7 @@ async def test_keys_lead_where_the_table_of_actions_says() -> None:
         await until(pilot, lambda: isinstance(app.screen, NodeScreen))
         assert "worker-1" in text_of(app)
         await pilot.press("i")
-        await until(pilot, lambda: isinstance(app.screen, TextDialog))
-        assert "NVML: Not Supported" in text_of(app)
+        await until(pilot, lambda: isinstance(app.screen, TriageScreen) and "NVML: Not Supported" in text_of(app))
         await pilot.press("escape", "y")
         await until(pilot, lambda: isinstance(app.screen, TextDialog) and '"ssh": "up"' in text_of(app))
         await pilot.press("escape", "question_mark")

@@ -20,6 +20,7 @@ from console.screens.restart import RestartDialog
 from console.screens.rollback import RollbackConfirm, RollbackDialog
 from console.screens.run import RunScreen
 from console.screens.sweep import SweepScreen
+from console.screens.triage import TriageScreen
 from console.screens.work import RunsScreen
 from console.widgets.table import VirtualTable
 from jobs.model import RunState
@@ -311,7 +312,7 @@ async def test_why_on_a_failed_run_has_kind_and_evidence_without_a_controller() 
     async with app.run_test(size=SIZE) as pilot:
         app.screen.query_one(VirtualTable).move_to("failing-a2b3c4")
         await pilot.press("i")
-        await at(pilot, PageDialog, "application error")
+        await at(pilot, TriageScreen, "application error")
         assert "ValueError: loss is not a number" in text_of(app)
 
 

@@ -48,6 +48,7 @@ class Notebook:
         self.facts_seen: list[Facts] = []
         self.samples: list[tuple[float, Sample]] = []
         self.clocks: list[tuple[float, float]] = []
+        self.healths: list[Health] = []
 
     def ssh_state(self, name: str, state: str, reason: str, since: float) -> None:
         assert name == "node"
@@ -59,6 +60,11 @@ class Notebook:
 
     def sample(self, name: str, sample: Sample, received: float) -> None:
         self.samples.append((received, sample))
+
+    def health(self, name: str, health: Health, received: float) -> None:
+        assert name == "node"
+        assert received <= time.monotonic()
+        self.healths.append(health)
 
     def clock(self, name: str, offset_seconds: float, round_trip_ms: float) -> None:
         self.clocks.append((offset_seconds, round_trip_ms))
@@ -104,6 +110,8 @@ def running(sshd: Sshd, mark: bytes) -> list[int]:
 async def test_the_real_probe(sshd: Sshd, connections: Connections) -> None:
     async with watching(sshd, connections, None, disks=["/"]) as (watcher, notebook):
         await until(lambda: len(notebook.samples) >= 2 and notebook.clocks, limit=15, what="two samples")
+        await until(lambda: notebook.healths, limit=15, what="a line of health")
+        assert [mount.path for mount in notebook.healths[0].mounts] == ["/", "/tmp", "/dev/shm"]
         assert notebook.facts_seen[0].kernel == os.uname().release
         assert [disk.path for disk in notebook.samples[-1][1].host.disks] == ["/"]
         assert watcher.clock_offset_seconds == pytest.approx(0, abs=0.25)

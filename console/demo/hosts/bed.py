@@ -71,21 +71,14 @@ class Bed:
         (self.folder / "r").mkdir()
         self.network.up()
         for number, name in enumerate(self.names):
-            script = self.folder / f"simulated-{name}.json"
-            script.write_text(json.dumps(self.simulated(name)))
-            environment = {
-                "RAYDECK_SIMULATED": str(script),
-                "RAY_TMPDIR": str(self.folder / "r"),
-                "RAY_USAGE_STATS_ENABLED": "0",
-                "RAY_AUTH_MODE": "disabled",
-                **self.marks,
-            }
+            self.script(name).write_text(json.dumps(self.simulated(name)))
+            self.kernel_log(name).touch()
             host = Host(
                 name,
                 self.network.add(number),
                 self.folder / "h" / name,
                 keys,
-                environment,
+                self.environment(name),
                 private=(self.folder / "r",),
                 known_hosts=self.folder / "known_hosts",
             )
@@ -93,6 +86,25 @@ class Bed:
             self.hosts[name] = host
         with ThreadPoolExecutor() as pool:
             list(pool.map(Host.start, self.hosts.values()))
+
+    def script(self, name: str) -> Path:
+        """What a host's accelerators act out; see `probes.simulated`. It may be written anew at any time."""
+        return self.folder / f"simulated-{name}.json"
+
+    def kernel_log(self, name: str) -> Path:
+        """A host's own in place of the machine's, in the form of ``/dev/kmsg``: they share one kernel."""
+        return self.folder / f"kmsg-{name}"
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Of everything that runs on a host."""
+        return {
+            "RAYDECK_SIMULATED": str(self.script(name)),
+            "RAYDECK_KMSG": str(self.kernel_log(name)),
+            "RAY_TMPDIR": str(self.folder / "r"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+            **self.marks,
+        }
 
     def simulated(self, name: str) -> dict[str, object]:
         """The script of a host's accelerators."""

@@ -11,6 +11,10 @@
  *   block FUNCTION DEVICE           the call does not return while this line stands
  *   value FUNCTION DEVICE A [B]     what the call gives instead of its usual answer
  *   crash FUNCTION DEVICE           the call ends the process by SIGSEGV
+ *   event DEVICE TYPE DATA NUMBER   the driver tells of this once; numbers must go up
+ *
+ * A field value is asked for under the name "field:NUMBER", of one link "field:NUMBER:LINK". The threshold of slowing
+ * down is "nvmlDeviceGetTemperatureThreshold", the memory's is its second value.
  *
  * Built with -DOLD_DRIVER it lacks the symbols that came after driver 450.
  */
@@ -29,11 +33,11 @@
 
 typedef int Return;
 typedef struct { int number; } *Device;
-typedef struct { char verb[16], function[64]; int device, fields; long long a, b; } Rule;
+typedef struct { char verb[16], function[64]; int device, fields; long long a, b, number; } Rule;
 
 static struct { int number; } devices[MOST_DEVICES];
 static Rule rules[MOST_RULES];
-static int rule_count, device_count = 8;
+static int rule_count, field_rules, device_count = 8;
 static long long checked_at = -1;
 static struct timespec changed_at;
 
@@ -48,7 +52,7 @@ static int device_of(const char *text) { return strcmp(text, "*") ? atoi(text) :
 static void load(const char *path) {
   char line[256], verb[16], first[64], second[64], third[32], fourth[32];
   FILE *file = fopen(path, "r");
-  rule_count = 0;
+  rule_count = field_rules = 0;
   device_count = 8;
   if (!file) return;
   while (fgets(line, sizeof line, file) && rule_count < MOST_RULES) {
@@ -64,6 +68,11 @@ static void load(const char *path) {
       rule->device = device_of(first);
       rule->a = atoll(second);
       rule->b = atoll(third);
+    } else if (!strcmp(verb, "event")) {
+      rule->device = device_of(first);
+      rule->a = atoll(second);
+      rule->b = atoll(third);
+      rule->number = fields > 4 ? atoll(fourth) : 1;
     } else {
       strcpy(rule->function, first);
       rule->device = device_of(second);
@@ -71,6 +80,7 @@ static void load(const char *path) {
       rule->b = fields > 4 ? atoll(fourth) : 0;
     }
     rule->fields = fields;
+    field_rules += !strncmp(rule->function, "field:", 6);
     rule_count++;
   }
   fclose(file);
@@ -246,6 +256,91 @@ Return nvmlDeviceGetRemappedRows(Device d, unsigned *a, unsigned *b, unsigned *c
   *a = *b = *c = *e = 0;
   return 0;
 }
+Return nvmlDeviceGetTemperatureThreshold(Device d, unsigned kind, unsigned *out) {
+  ON(d);
+  if (kind != 1 && kind != 2) return 3;
+  *out = (unsigned)(kind == 1 ? VALUE(d, 87) : SECOND(d, 95));
+  return 0;
+}
+Return nvmlDeviceGetNvLinkState(Device d, unsigned link, unsigned *out) {
+  ON(d);
+  if (link >= 18) return 2;
+  *out = (unsigned)VALUE(d, 1);
+  return 0;
+}
+
+typedef struct {
+  unsigned field, scope;
+  long long at, latency;
+  int kind, code;
+  union { unsigned long long whole; double real; unsigned small; } value;
+} FieldValue;
+static int usual_field(unsigned field, int device, unsigned *usual) {
+  switch (field) {
+    case 3: *usual = 2; return 1;
+    case 4: case 94: case 142: case 143: case 144: case 145: *usual = 0; return 1;
+    case 82: *usual = 63 + (unsigned)device; return 1;
+    case 91: *usual = 18; return 1;
+#ifdef OLD_DRIVER
+    case 38: case 52: case 59: *usual = 0; return 1;
+#else
+    case 165: *usual = 1; return 1;
+    case 161: case 162: case 163: case 230: *usual = 0; return 1;
+#endif
+  }
+  return 0;
+}
+Return nvmlDeviceGetFieldValues(Device d, int count, FieldValue *values) {
+  ON(d);
+  for (int i = 0; i < count; i++) {
+    FieldValue *value = &values[i];
+    char name[64], of_link[64];
+    unsigned usual = 0;
+    int known = usual_field(value->field, d->number, &usual);
+    Rule *error = NULL, *set = NULL;
+    if (field_rules) {
+      snprintf(name, sizeof name, "field:%u", value->field);
+      snprintf(of_link, sizeof of_link, "field:%u:%u", value->field, value->scope);
+      error = find("error", of_link, d->number);
+      if (!error) error = find("error", name, d->number);
+      set = find("value", of_link, d->number);
+      if (!set) set = find("value", name, d->number);
+    }
+    value->kind = 1;
+    value->value.whole = 0;
+    value->value.small = set ? (unsigned)set->a : usual;
+    value->code = error ? (int)error->a : known || set ? 0 : 3;
+  }
+  return 0;
+}
+
+typedef struct { unsigned long long wanted[MOST_DEVICES]; } *EventSet;
+typedef struct { Device device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } EventData;
+static long long told;
+Return nvmlEventSetCreate(EventSet *out) { SYSTEM(); *out = calloc(1, sizeof **out); return 0; }
+Return nvmlEventSetFree(EventSet set) { SYSTEM(); free(set); return 0; }
+NUMBER(nvmlDeviceGetSupportedEventTypes, unsigned long long, 0x20f)
+Return nvmlDeviceRegisterEvents(Device d, unsigned long long types, EventSet set) {
+  ON(d);
+  set->wanted[d->number] |= types;
+  return 0;
+}
+Return nvmlEventSetWait_v2(EventSet set, EventData *out, unsigned milliseconds) {
+  (void)milliseconds;
+  SYSTEM();
+  for (int i = 0; i < rule_count; i++) {
+    Rule *rule = &rules[i];
+    if (strcmp(rule->verb, "event") || rule->number <= told) continue;
+    told = rule->number;
+    if (!(set->wanted[rule->device] & (unsigned long long)rule->a)) continue;
+    memset(out, 0, sizeof *out);
+    out->device = (Device)&devices[rule->device];
+    out->type = (unsigned long long)rule->a;
+    out->data = (unsigned long long)rule->b;
+    return 0;
+  }
+  return 10;
+}
 NUMBER(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 123456789)
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned, 1)
 NUMBER(nvmlDeviceGetDisplayActive, unsigned, 0)
@@ -324,6 +419,21 @@ Return nvmlDeviceGetMemoryInfo_v2(Device d, MemoryV2 *out) {
 typedef struct { unsigned version; int sensor, celsius; } TemperatureV1;
 Return nvmlDeviceGetTemperatureV(Device d, TemperatureV1 *out) { ON(d); out->celsius = (int)VALUE(d, 55 + d->number); return 0; }
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, 4)
+typedef struct {
+  unsigned version;
+  unsigned char cluster[16];
+  int status;
+  unsigned clique, state, mask;
+  unsigned char summary;
+} FabricInfo;
+Return nvmlDeviceGetGpuFabricInfoV(Device d, FabricInfo *out) {
+  ON(d);
+  out->status = 0;
+  out->state = (unsigned)VALUE(d, 3);
+  out->mask = (unsigned)value_or("mask", d->number, 0, 0);
+  if (out->version == 0x3000028) out->summary = (unsigned char)SECOND(d, 1);
+  return 0;
+}
 Return nvmlDeviceGetComputeRunningProcesses_v3(Device d, unsigned *count, Holder *out) {
   ON(d);
   return holders("process", d, count, out);

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from console.render.cells import spans_of
 from console.render.documents import gpu_document, node_document
 from console.render.fleet import NODE_COLUMNS, NodeRow
-from console.state.fleet import FleetStore, Node, worst_first
+from console.state.fleet import FleetStore, Node
 from console.state.history import SECONDS, History
 from console.state.work import WorkStore
 from jobs.raymodel import RayNode
@@ -132,13 +132,6 @@ def test_fewer_gpus_than_the_cluster_file_says_is_a_finding() -> None:
     fleet.take_facts("gpu-01", facts(1), 0.0)
     fleet.take_sample("gpu-01", sample([0]), 0.0)
     assert "gpu-01 shows 1 of 2 GPUs" in [finding.text for finding in fleet.findings(0.5)]
-
-
-def test_findings_come_worst_first() -> None:
-    fleet = store()
-    fleet.ssh_state("gpu-01", "silent", "", 0.0)
-    fleet.ray_answers("down", "Ray's dashboard does not answer", 0.0)
-    assert [finding.severity for finding in worst_first(fleet.findings(1.0))] == ["critical", "warning"]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 700)), max_size=3 * SECONDS))

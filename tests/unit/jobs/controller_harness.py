@@ -111,6 +111,7 @@ async def controller(ray: RayStandIn, store: Path, cluster: str = "", ticks: boo
     service = Service(settings, load_cluster(cluster, "cluster.yaml") if cluster else None, "source")
     await service.runs.recover()
     await service.nodes.recover()
+    await service.health.recover()
     runner = web.AppRunner(application(service), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     await web.SockSite(runner, door.open_socket(store)).start()

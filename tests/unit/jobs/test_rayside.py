@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from jobs.controller.rayside import RaySide, _environment
+from jobs.controller.raychild import _environment
+from jobs.controller.rayside import RaySide
 from jobs.errors import Refused, Unreachable
 from jobs.rayside.__main__ import answer, lines_until_end, serve
 from jobs.rayside.values import AnotherHead, DrainSeen, HoldSeen, Mistake, RayFailed
@@ -393,7 +394,7 @@ def test_lines_come_in_order_and_end_with_none(monkeypatch: pytest.MonkeyPatch) 
     ended = threading.Event()
     monkeypatch.setattr("jobs.rayside.__main__.END_SECONDS", 0.0)
     monkeypatch.setattr("os._exit", lambda code: ended.set())
-    next_line = lines_until_end(io.StringIO("one\ntwo\n"))
+    next_line = lines_until_end(io.StringIO("one\ntwo\n")).get
     assert [next_line(), next_line(), next_line()] == ["one\n", "two\n", None]
     assert ended.wait(5.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -26,3 +28,23 @@ def session(standin: nvml.StandIn) -> Generator[NvmlSession]:
     session = NvmlSession(standin.environ)
     yield session
     session.close()
+
+
+@pytest.fixture
+def hung_mount(tmp_path: Path) -> Generator[Path]:
+    """A FUSE file system whose server never answers, as a network mount whose server has gone."""
+    folder = tmp_path / "hung"
+    folder.mkdir()
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+    if libc.mount(b"hung", os.fsencode(folder), b"fuse", 0, options):
+        os.close(server)
+        pytest.skip("no right to mount")
+    yield folder
+    # Ending the server is what ends the calls that wait for it.
+    os.close(server)
+    libc.umount2(os.fsencode(folder), 2)

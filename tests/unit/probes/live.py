@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from hypothesis import settings
 
-from probes.reading import Facts, Line, Sample, decode
+from probes.reading import Event, Facts, Health, Line, Sample, decode
 from probes.source import DriverError
 
 ROOT = Path(__file__).parents[3]
@@ -130,7 +130,7 @@ def until(true: Callable[[], Any], limit: float = LIMIT_SECONDS) -> float:
 _SESSION = """
 import json, sys
 from probes.nvml import Nvml
-from probes.reading import encode
+from probes.reading import Health, encode
 from probes.source import DriverError
 now = 0.0
 marks = []
@@ -139,7 +139,8 @@ for line in sys.stdin:
     what, now = json.loads(line)
     del marks[:]
     try:
-        answer = encode(getattr(nvml, what)())
+        answer = nvml.events() if what == "events" else getattr(nvml, what)()
+        answer = encode(Health(events=answer) if what == "events" else answer)
     except DriverError as error:
         answer = str(error)
     print(json.dumps([answer, [mark.rstrip(b"\\0").decode() for mark in marks], nvml.changed]), flush=True)
@@ -175,6 +176,16 @@ class NvmlSession:
         line = self._ask("sample", at)
         assert isinstance(line, Sample)
         return line
+
+    def health(self, at: float = 0.0) -> Health:
+        line = self._ask("health", at)
+        assert isinstance(line, Health)
+        return line
+
+    def events(self, at: float = 0.0) -> list[Event]:
+        line = self._ask("events", at)
+        assert isinstance(line, Health)
+        return line.events
 
     def _ask(self, what: str, at: float) -> Line:
         assert self.process.stdin is not None

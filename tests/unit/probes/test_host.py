@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.host import HostReader, disk, parse_cpu, parse_meminfo, parse_network
-from probes.reading import Disk, Sample
+from probes.host import HostReader, parse_cpu, parse_meminfo, parse_network
+from probes.reading import Sample
 from tests.unit.probes.live import LiveProbe, children, few, gone, until
 
 _NET = """Inter-|   Receive                                                |  Transmit
@@ -98,37 +96,6 @@ def test_parsers_take_anything(text: bytes) -> None:
     parse_cpu(b"cpu " + text)
     parse_meminfo(text)
     parse_network(b"\n\n" + text)
-
-
-def test_a_disk_and_why_there_is_none(tmp_path: Path) -> None:
-    full = disk(str(tmp_path))
-    assert full.total_bytes is not None
-    assert full.used_bytes is not None
-    assert 0 < full.used_bytes <= full.total_bytes
-    assert disk(str(tmp_path / "nope")) == Disk(str(tmp_path / "nope"), reason="no such path on this node")
-    (tmp_path / "file").touch()
-    assert disk(str(tmp_path / "file" / "below")).reason == "not a directory"
-    assert disk("/proc").reason == "the file system tells no size"
-
-
-@pytest.fixture
-def hung_mount(tmp_path: Path) -> Generator[Path]:
-    """A FUSE file system whose server never answers, as a network mount whose server has gone."""
-    folder = tmp_path / "hung"
-    folder.mkdir()
-    try:
-        server = os.open("/dev/fuse", os.O_RDWR)
-    except OSError as error:
-        pytest.skip(f"no FUSE here: {error}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
-    if libc.mount(b"hung", os.fsencode(folder), b"fuse", 0, options):
-        os.close(server)
-        pytest.skip("no right to mount")
-    yield folder
-    # Ending the server is what ends the calls that wait for it.
-    os.close(server)
-    libc.umount2(os.fsencode(folder), 2)
 
 
 def test_a_hung_mount_gives_a_reason_and_blocks_nothing(hung_mount: Path) -> None:

@@ -1,0 +1,55 @@
+"""Alerts that fire in what is asked about, as findings where no rule here has found the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobs.alertview import Alert
+from jobs.triage.findings import OTHER, ROOT, Confidence, Culprit, Finding, Item
+from jobs.triage.join import nodes_of
+from jobs.triage.look import Look
+from jobs.triage.patterns import INFRASTRUCTURE, SCHEDULING
+from jobs.triage.scan import as_sentence, shown
+
+
+def of_alerts(look: Look, findings: Sequence[Finding]) -> list[Finding]:
+    """Alerts that fire in what is asked about, and that no rule here has found as well."""
+    named = {name for finding in findings for name in nodes_of(finding)}
+    runs = {finding.culprit.run for finding in findings if finding.culprit.run}
+    scope = {node.name for node in look.scope}
+    made: list[Finding] = []
+    for alert in look.evidence.alerts:
+        if alert.state != "firing" or alert.test or not _of_target(look, alert, scope):
+            continue
+        if named & set(alert.nodes) or (alert.run and alert.run in runs):
+            continue
+        made.append(_of_alert(alert, beside=bool(findings)))
+    return made
+
+
+def _of_target(look: Look, alert: Alert, scope: set[str]) -> bool:
+    if look.target.kind == "fleet":
+        return True
+    if look.target.kind == "run":
+        return (look.run is not None and alert.run == look.run.id) or bool(scope & set(alert.nodes))
+    return look.target.node in alert.nodes
+
+
+def _of_alert(alert: Alert, beside: bool) -> Finding:
+    confidence: Confidence = "likely" if alert.level == "critical" else "possible"
+    entity = alert.entities[0] if alert.entities else ""
+    node, _, index = entity.rpartition("/")
+    path = entity.partition(":")[2]
+    gpu = int(index) if node and index.isascii() and index.isdecimal() and len(index) < 5 and not path else None
+    many = len(alert.nodes) > 1
+    culprit = Culprit(
+        node="" if many or not alert.nodes else alert.nodes[0], gpu=None if many else gpu, run=alert.run, path=path,
+        nodes=tuple(alert.nodes) if many else (),
+    )  # fmt: skip
+    return Finding(
+        alert.rule, INFRASTRUCTURE if alert.nodes else SCHEDULING, shown(alert.title), confidence,
+        as_sentence(alert.cause) or "See the alert.", as_sentence(alert.action) or "See the alert.", culprit, alert.key,
+        (Item("alert", alert.since, shown(alert.title)),
+        *(Item("alert", None, shown(text)) for text in alert.evidence[:4])),
+        at=alert.since, weight=60, relevance=OTHER if beside else ROOT,
+    )  # fmt: skip

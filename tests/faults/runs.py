@@ -1,0 +1,101 @@
+"""Faults of runs: ranks that die, stop, are slow or wrong, and all that keeps a run from starting."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from tests.faults.fault import Aim, Fault
+from tests.faults.lab import Lab
+
+Make = Callable[[Lab], AbstractContextManager[Aim]]
+KILL = signal.SIGKILL
+AT = 15
+"""The step at which a run goes wrong."""
+
+
+def trouble(mode: str, culprit: str = "rank 1", what: str = "", **changes: Any) -> Make:
+    """A run that goes wrong by itself."""
+
+    @contextmanager
+    def make(lab: Lab) -> Generator[Aim]:
+        more = {"training__parameters__at_step": AT, "training__parameters__what": what.format(folder=lab.bed.folder)}
+        with lab.running(mode, **{**more, **changes}) as run:
+            lab.wait_step(run, AT - 1)
+            yield Aim(run, run, culprit)
+
+    return make
+
+
+def at_once(mode: str, culprit: str, **changes: Any) -> Make:
+    """A run that does not come as far as its first step."""
+
+    @contextmanager
+    def make(lab: Lab) -> Generator[Aim]:
+        with lab.running(mode, **changes) as run:
+            yield Aim(run, run, culprit.format(folder=lab.bed.folder))
+
+    return make
+
+
+def signalled(number: signal.Signals, rank: int = 1) -> Make:
+    """A healthy run of which one rank is sent a signal."""
+
+    @contextmanager
+    def make(lab: Lab) -> Generator[Aim]:
+        with lab.running() as run:
+            lab.wait_step(run, AT)
+            pids = lab.ranks(run, rank)
+            assert pids, f"rank {rank} of {run} is not there"
+            for pid in pids:
+                os.kill(pid, number)
+            yield Aim(run, run, f"rank {rank}")
+
+    return make
+
+
+@contextmanager
+def unreadable(lab: Lab) -> Generator[Aim]:
+    path = lab.bed.folder / "secret"
+    path.mkdir(mode=0o700, exist_ok=True)
+    make = trouble("missing data", f"{path}/shard-0", f"{path}/shard-0")
+    with make(lab) as aim:
+        yield aim
+
+
+@contextmanager
+def too_big(lab: Lab) -> Generator[Aim]:
+    with lab.running("", resources__nodes=2, resources__accelerators_per_node=8, training__processes_per_node=8) as run:
+        yield Aim(run, run, run)
+
+
+@contextmanager
+def full_output(lab: Lab) -> Generator[Aim]:
+    path = lab.folder("worker-1", "out")
+    with ExitStack() as stack:
+        for node in ("worker-1", "worker-2", "worker-3"):
+            stack.enter_context(lab.mounted(node, path, "size=4m"))
+        yield stack.enter_context(trouble("write", str(path), f"{path}/checkpoint")(lab))
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("rank killed", signalled(signal.SIGKILL), ("run.failed", "run.retries_spent"), r"kill|signal 9|SIGKILL"),
+    Fault("rank stopped", signalled(signal.SIGSTOP), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
+    Fault("rank sleeps", trouble("sleep"), ("run.spinning", "run.stalled"), r"behind|hang", seconds=120),
+    Fault("rank exits without a word", trouble("silent exit"), ("run.failed",), r"exit|code 3|without"),
+    Fault("loss is not a number", trouble("nan", ""), ("run.not_finite",), r"not a number|NaN|finite", also=("run.failed",)),
+    Fault("data missing", trouble("missing data", "/shard-7", "{folder}/nowhere/shard-7"), ("run.failed",), r"missing|No such file|not there|data"),
+    Fault("a package is missing", trouble("missing module", "", "flash_attn_nowhere"), ("run.failed",), r"flash_attn_nowhere|module|package|depend"),
+    Fault("GPU memory full", trouble("device memory"), ("run.failed",), r"memory"),
+    Fault("host memory full", trouble("host memory"), ("run.failed",), r"memory"),
+    Fault("device-side assert", trouble("assert"), ("run.failed",), r"assert"),
+    Fault("port taken", trouble("port taken"), ("run.failed",), r"port|address already in use"),
+    Fault("ranks call different collectives", trouble("mismatch", ""), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
+    Fault("output folder full", full_output, ("run.failed",), r"space|full", also=("mount.space.critical", "mount.space")),
+    Fault("more GPUs than any node has", too_big, (), r"8|never|no node|resources|GPUs"),
+    Fault("a rank is slow", trouble("slow rank"), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
+    Fault("rank waits in a read", trouble("wait in a read", "rank 1", "{folder}/pipe"), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
+)  # fmt: skip
