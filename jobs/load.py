@@ -224,6 +224,11 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
         elif isinstance(loaded, Cluster):
             note_faults(read, body, contradictions.command_faults(loaded))
             note_faults(read, body, alertfaults.faults(loaded))
+            if loaded.alerting.rules:
+                from probes.health.rules import RULES  # all of them: only where a file changes one
+
+                known = [rule.id for rule in RULES]
+                note_faults(read, body, alertfaults.rule_faults(loaded.alerting, known))
         return loaded
 
 

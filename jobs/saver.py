@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeVar
 
-from jobs import checkpoint, manifest, metrics
+from jobs import checkpoint, manifest, metrics, pulse
 from jobs.errors import Refused
 from jobs.manifest import Sealed
 
@@ -87,6 +87,7 @@ class Saver:
 
         All ranks decide together, so each gets the same answer.
         """
+        pulse.reached(step)
         wanted = last or (self._interval > 0 and step % self._interval == 0)
         if wanted or step % self._every == 0:
             wanted, self._leaving = self._gang.any(wanted, self._leaving or metrics.stopping())

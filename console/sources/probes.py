@@ -241,7 +241,9 @@ class NodeWatcher:
 class _Stream:
     """The output of one run of the probe."""
 
-    def __init__(self, took: Callable[[Facts | Sample | Health | Pong, float], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, took: Callable[[Facts | Sample | Health | Pong, float], None], say: Callable[[str], None]
+    ) -> None:
         self.session: Session | None = None
         self.ended: asyncio.Future[CommandEnd] = asyncio.get_running_loop().create_future()
         self.heard = time.monotonic()

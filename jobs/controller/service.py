@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 from aiohttp import web
 
 from jobs import catalogue
-from jobs.controller import door
+from jobs.controller import door, prometheus
 from jobs.controller.access import Access, Caller
 from jobs.controller.admission import Admission
 from jobs.controller.backup import Backups
@@ -40,6 +41,7 @@ from jobs.controller.nodes.retire import Retirements
 from jobs.controller.nodes.state import Nodes
 from jobs.controller.nodes.watch import NodeWatch
 from jobs.controller.packages import Packages
+from jobs.controller.prometheus import Endpoint, Exposition, Sources
 from jobs.controller.rayside import RaySide
 from jobs.controller.reconcile import Reconciler
 from jobs.controller.recorder import Recorder
@@ -50,7 +52,7 @@ from jobs.controller.runs import Runs
 from jobs.controller.server import application
 from jobs.errors import Refused
 from jobs.load import load_cluster
-from jobs.model import Progress
+from jobs.model import Progress, RunState
 from jobs.queueview import QueueView
 from jobs.spec import Cluster
 from jobs.wire import CheckpointRow, ControllerStatus, Snapshot
@@ -82,9 +84,10 @@ class Service:
     def __init__(self, settings: Settings, cluster: Cluster | None, code_digest: str) -> None:
         """Opens the journal. Raises `JournalError`."""
         self._settings = settings
+        self._endpoint: Endpoint | None = None
         self._code_digest = code_digest
         self._started_at = time.time()
-        cluster = cluster if cluster is not None else without_file(settings.store)
+        cluster = self._cluster = cluster if cluster is not None else without_file(settings.store)
         self.hub = Hub()
         self.access = Access(cluster.roles)
         self.packages = Packages(settings.store)
@@ -180,6 +183,24 @@ class Service:
         record = await self.runs.find(run)
         return await self.files.series(record.run.run_directory, points)
 
+    async def open_page(self) -> None:
+        """The page for Prometheus, where the cluster file asks for one. Raises `Refused` where that is not possible."""
+        wanted = self._cluster.alerting.prometheus
+        if wanted is None:
+            return
+        sources = Sources(
+            version=_version(),
+            started_at=self._started_at,
+            alerts=self.alerts_view,
+            runs=self._counted,
+            queue=self._page,
+            notices=self.health.notifier.waiting,
+        )
+        self._endpoint = await prometheus.serve(wanted.listen, Exposition(sources))
+
+    def _counted(self) -> dict[RunState, int]:
+        return dict(Counter(record.run.state for record in self.runs.active()))
+
     async def work(self) -> None:
         """All that goes on beside the requests, until cancelled. Ends with the first part that goes wrong."""
         tasks = [
@@ -217,6 +238,8 @@ class Service:
     async def close(self) -> None:
         """Let go of files and connections, the journal last, with a backup of what was written since the last one."""
         self.files.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
         await self.health.close()
         await self.recorder.close()
         await self.rayside.close()
@@ -242,6 +265,7 @@ async def serve(settings: Settings, lock: door.StoreLock) -> None:
         await service.nodes.recover()
         await service.health.recover()
         service.recorder.start()
+        await service.open_page()
         listener = door.open_socket(settings.store)
         await runner.setup()
         site = web.SockSite(runner, listener)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from console.sources import probes
 from console.sources.probes import LineSplitter, NodeWatcher, Program, _Stream, explain
 from console.sources.ssh import CommandEnd, Connections, State
-from probes.reading import Facts, Fault, Sample, encode
+from probes.reading import Facts, Fault, Health, Sample, encode
 
 from .servers import Sshd, commands, until
 

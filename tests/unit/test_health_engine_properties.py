@@ -1,4 +1,4 @@
-"""What must be true of the engine for every course of figures: noise is no alert, trouble is one, silence is neither."""
+"""What must be true of the engine for every course of figures: noise is no alert, trouble is one."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def noise(draw: st.DrawFn) -> tuple[Rule, Course]:
     gap = 0.99 * abs(rule.fires[1] - rule.clears[1])
     share = st.floats(-1.0, 1.0)
     spans = draw(st.lists(st.tuples(share, st.sampled_from((5, 10, 30, 120, 300))), min_size=5, max_size=60))
-    once = [(rule.fires[1] + gap * part, seconds) for part, seconds in spans]
+    once: Course = [(rule.fires[1] + gap * part, seconds) for part, seconds in spans]
     length = sum(seconds for _, seconds in once)
-    return rule, once * max(1, HOUR // length)
+    return rule, once * max(1, int(HOUR // length))
 
 
 @given(noise())

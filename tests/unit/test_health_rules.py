@@ -109,8 +109,21 @@ def test_worse_kin_ask_for_worse_figures() -> None:
 
 @pytest.mark.parametrize(
     ("code", "level"),
-    [(13, WARNING), (31, WARNING), (43, INFO), (45, INFO), (48, CRITICAL), (63, WARNING), (64, CRITICAL)]
-    + [(74, CRITICAL), (79, CRITICAL), (94, WARNING), (95, CRITICAL), (119, CRITICAL), (999, INFO)],
+    [
+        (13, WARNING),
+        (31, WARNING),
+        (43, INFO),
+        (45, INFO),
+        (48, CRITICAL),
+        (63, WARNING),
+        (64, CRITICAL),
+        (74, CRITICAL),
+        (79, CRITICAL),
+        (94, WARNING),
+        (95, CRITICAL),
+        (119, CRITICAL),
+        (999, INFO),
+    ],  # fmt: skip
 )
 def test_xids_have_the_levels_of_the_catalogue(code: int, level: str) -> None:
     assert meaning(code).level == level

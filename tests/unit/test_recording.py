@@ -1,4 +1,4 @@
-"""The codec of recordings: whatever goes in comes out within what rounding takes, and a damaged file is never trusted."""
+"""The codec of recordings: what goes in comes out within what rounding takes, and damage is never trusted."""
 
 from __future__ import annotations
 

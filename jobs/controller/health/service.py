@@ -195,8 +195,9 @@ class Health:
     async def close(self) -> None:
         """Write down what is remembered, and let go of connections."""
         await self.hangs.close()
-        await self._remember(force=True)
+        # What goes out while it closes must be remembered too, or it is told twice.
         await self.notifier.close()
+        await self._remember(force=True)
 
     def _active(self) -> list[Run]:
         return [record.run for record in self._runs.active()]
