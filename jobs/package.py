@@ -164,7 +164,8 @@ def _zip(entries: Iterable[_Entry]) -> bytes:
 
 def _ours(package: str, without: frozenset[str] = frozenset()) -> Iterator[_Entry]:
     for entry in _shipped_entries(importlib.resources.files(package)):
-        if entry.name.partition("/")[0] not in without:
+        # Within a controller's archive there is also what it was given for the nodes, which is none of the sources.
+        if entry.name != MADE and entry.name.partition("/")[0] not in without:
             yield _Entry(f"{package}/{entry.name}", entry.content)
 
 

@@ -149,7 +149,8 @@ class Watch:
         if self._latest is None:
             return None
         if now < self._told_at + BETWEEN_SECONDS:
-            self._plan()
+            # Whatever there is to tell is looked for then: what came just now may be the devices' first answer.
+            self.wake_at = self._told_at + BETWEEN_SECONDS
             return None
         fresh = self._devices_at is not None and not self._told_devices
         if fresh or self._occurrences.ready_at() <= now or self._hanging_now(now) != self._hanging:

@@ -231,12 +231,24 @@ def test_a_file_of_schema_2_is_taken_up(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     Journal(path).close()
     database = sqlite3.connect(path)
-    database.executescript("DROP TABLE holds; DROP TABLE drains; DROP TABLE permits; PRAGMA user_version = 2")
+    database.executescript("DROP TABLE holds; DROP TABLE drains; DROP TABLE permits")
+    database.executescript("DROP TABLE alerts; DROP TABLE silences; DROP TABLE remembered; PRAGMA user_version = 2")
     database.close()
     journal = Journal(path)
     assert (journal.holds(), journal.drains(), journal.permit("p")) == ([], [], None)
     journal.close()
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+def test_a_file_of_schema_3_is_taken_up(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    Journal(path).close()
+    database = sqlite3.connect(path)
+    database.executescript("DROP TABLE alerts; DROP TABLE silences; DROP TABLE remembered; PRAGMA user_version = 3")
+    database.close()
+    journal = Journal(path)
+    assert (journal.alerts(), journal.silences(), journal.remembered()) == ([], [], {})
+    journal.close()
 
 
 def test_a_migration_that_fails_has_done_nothing(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_each_group_is_told_with_its_members_and_how_far_the_rank_is(tmp_path: P
     for rank, (whole, pair) in enumerate(groups):
         assert whole.about == "default_pg"
         assert (whole.members, pair.members) == ([0, 1], [0, 1])
-        assert (pair.enqueued, pair.completed, pair.operation) == (1, 1, "gloo:broadcast")
+        # What has just ended may not be marked as such yet.
+        assert (pair.enqueued, pair.operation) == (1, "gloo:broadcast")
+        assert pair.completed in (0, 1)
         assert whole.operation == "gloo:all_reduce"
         assert (whole.enqueued, whole.completed, whole.pending) == ((4, 3, True) if rank == 0 else (3, 3, False))
         assert (whole.waiting_seconds is not None) == (rank == 0)
