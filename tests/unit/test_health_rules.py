@@ -123,7 +123,7 @@ def test_worse_kin_ask_for_worse_figures() -> None:
         (95, CRITICAL),
         (119, CRITICAL),
         (999, INFO),
-    ],  # fmt: skip
+    ],
 )
 def test_xids_have_the_levels_of_the_catalogue(code: int, level: str) -> None:
     assert meaning(code).level == level
