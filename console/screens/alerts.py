@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
@@ -54,11 +54,11 @@ class AlertsScreen(DeckScreen):
         """Where one is."""
         return "alerts"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
 
-    def on_resize(self, event: events.Resize) -> None:
+    def fit(self) -> None:
         """More room, or less."""
         self.set_class(self.size.width >= WIDE, "-wide")
         self.query_one("#alert", Lines).touch()

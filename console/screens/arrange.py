@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from console.dispatch import Change
 from console.render.prose import listed, some
+from console.screens.place import is_open
 from jobs.model import Run
 from jobs.queueview import QueueView
 
@@ -85,8 +86,9 @@ class ArrangeDialog(ModalScreen[Change | None]):
 
     def on_mount(self) -> None:
         """First the letters alone."""
-        self.query_one("#named").display = self.query_one("#offered").display = False
-        self.query_one("#now").display = len(self._runs) == 1
+        if is_open(self):
+            self.query_one("#named").display = self.query_one("#offered").display = False
+            self.query_one("#now").display = len(self._runs) == 1
 
     def on_key(self, event: events.Key) -> None:
         """A letter; and from the line down into the list."""

@@ -204,7 +204,7 @@ class AskingScreen(DeckScreen):
         """Ask, and show."""
         raise NotImplementedError
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Ask at once, and then again and again."""
         self.ask_again()
         self.set_interval(self.PERIOD_SECONDS, self._due)

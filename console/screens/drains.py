@@ -50,7 +50,7 @@ class DrainsScreen(DeckScreen):
         """Where one is."""
         return "drains"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
 

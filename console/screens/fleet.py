@@ -56,7 +56,7 @@ class FleetScreen(DeckScreen):
         """Where one is."""
         return "fleet"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
 

@@ -42,7 +42,7 @@ class LogScreen(DeckScreen):
         """Where one is."""
         return f"log {self._run_id}"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Begin to read."""
         session = self.deck.session
         assert session is not None

@@ -126,7 +126,7 @@ class NodeScreen(DeckScreen):
         assert session is not None
         return session.head_wall()
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame({self._node_name}, set())
 

@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from console import upkeep
 from console.preview import Preview
+from console.screens.place import is_open
 from console.screens.plans import PlanDialog, row
 from console.widgets.choice import Choice, Tick
 from jobs.nodeview import DrainPolicy, NodesPlan
@@ -124,9 +125,9 @@ class DrainDialog(PlanDialog[DrainPolicy, NodesPlan]):
         yield row("b off", Tick("it is off: nothing of it can still write", id="gone"), id="gone-row")
 
     def on_mount(self) -> None:
-        """Ask."""
-        self.query_one("#gone-row").display = self._silent
-        super().on_mount()
+        """Only of nodes that do not answer it can be said. Textual calls the other class's way of it as well."""
+        if is_open(self):
+            self.query_one("#gone-row").display = self._silent
 
     def planned(self, plan: NodesPlan) -> None:
         """Only of nodes that do not answer it may be said that they are off."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.screen import Screen
 
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from console.app import RaydeckApp
     from console.render.cells import Spans
     from console.sources.session import Session
+
+
+def is_open(screen: Screen[Any]) -> bool:
+    """Whether a screen has not been left yet: keys that are struck in a row may close one before it was shown."""
+    return screen in screen.app.screen_stack
 
 
 class Place(Screen[None]):
@@ -51,6 +56,22 @@ class Place(Screen[None]):
                 width=width,
             )
         ]
+
+    def on_mount(self) -> None:
+        """Begin, if it is still open."""
+        if is_open(self):
+            self.begin()
+
+    def on_resize(self) -> None:
+        """Fit, if it is still open."""
+        if is_open(self):
+            self.fit()
+
+    def begin(self) -> None:
+        """It is shown now: show what is known already, and ask for the rest."""
+
+    def fit(self) -> None:
+        """More room, or less."""
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """Something changed; called at most a few times a second, for the screen in front only."""

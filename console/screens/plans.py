@@ -23,6 +23,7 @@ from console.preview import Preview
 from console.render.cells import Spans, glyph
 from console.render.prose import paragraph
 from console.screens.dialogs import BUTTON_KEYS
+from console.screens.place import is_open
 from console.widgets.choice import Choice
 from console.widgets.lines import Lines
 from jobs.errors import RaydeckError
@@ -122,13 +123,15 @@ class PlanDialog(ModalScreen[Agreed[Values] | None], Generic[Values, Plan]):
 
     def on_mount(self) -> None:
         """Ask."""
-        self.query_one("#typed-row").display = False
-        self._fit()
-        self.ask_again()
+        if is_open(self):
+            self.query_one("#typed-row").display = False
+            self._fit()
+            self.ask_again()
 
     def on_resize(self) -> None:
         """Another size."""
-        self._fit()
+        if is_open(self):
+            self._fit()
 
     def _fit(self) -> None:
         """As much room for what it does as the choices leave: they have to stay in sight."""

@@ -49,7 +49,7 @@ class QueueScreen(OfRuns):
         """Where one is."""
         return "queue"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
         self.set_interval(PAGE_SECONDS, self._next_page)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Horizontal
@@ -107,7 +107,7 @@ class RunScreen(OfRuns):
         session = self.deck.session
         return session.work.runs.get(self.run_id, self._fetched) if session else None
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known; fetch its course so far; begin to read its log."""
         session = self.deck.session
         assert session is not None
@@ -172,7 +172,7 @@ class RunScreen(OfRuns):
             self.query_one(name, Lines).touch()
         self._panes.follow(self._pane, self._run)
 
-    def on_resize(self, event: events.Resize) -> None:
+    def fit(self) -> None:
         """More room, or less."""
         self._show_pane()
 

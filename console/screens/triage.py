@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.worker import Worker
@@ -97,7 +97,7 @@ class TriageScreen(DeckScreen):
     def _table(self) -> VirtualTable[FindingRow]:
         return self.query_one("#findings", VirtualTable)
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Begin at once."""
         self.action_again()
 
@@ -156,20 +156,17 @@ class TriageScreen(DeckScreen):
         table = self._table
         table.set_rows(list(self._rows), lambda key: self._rows[key])
         table.display = bool(findings)
-        self._fit()
+        self.fit()
         if findings:
             table.focus()
         for name in ("#triage-head", "#triage-steps", "#triage-lines"):
             self.query_one(name, Lines).touch()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
+        """As many findings as there is room for."""
         tall = self.size.height >= TALL
         self.set_class(tall, "-tall")
         self._table.styles.height = min(max(len(self._rows), 1), ROWS_TALL if tall else ROWS) + 1
-
-    def on_resize(self, event: events.Resize) -> None:
-        """More room, or less."""
-        self._fit()
 
     @property
     def _triage(self) -> Triage | None:

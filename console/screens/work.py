@@ -41,7 +41,7 @@ class RunsScreen(OfRuns):
         """Where one is."""
         return "runs"
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
         """Show what is known already."""
         self.frame(set(), set())
 

@@ -69,7 +69,7 @@ def links(look: Look, sheet: Sheet) -> None:
                 )
             )  # fmt: skip
     if looked and len(sheet.findings) == before:
-        sheet.clear(f"{plural(looked, 'network port')} are up and at their rate")
+        sheet.clear(f"network ports: {looked} of {looked} up and at their rate")
 
 
 def ports(look: Look, sheet: Sheet) -> None:

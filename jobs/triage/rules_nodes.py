@@ -33,9 +33,9 @@ def reachable(look: Look, sheet: Sheet) -> None:
     for finding in _together(gone):
         sheet.found(finding)
     if asked and not gone:
-        sheet.clear(f"{plural(len(asked), 'node')} of {len(look.scope)} answer over SSH and are alive in Ray")
+        sheet.clear(f"nodes: {len(asked)} of {len(look.scope)} answer over SSH and are alive in Ray")
     elif gone:
-        sheet.checked(f"{len(asked) - len(gone)} of {plural(len(asked), 'node')} answer over SSH and are alive in Ray")
+        sheet.checked(f"nodes: {len(asked) - len(gone)} of {len(asked)} answer over SSH and are alive in Ray")
     for node in look.scope:
         if node.ssh.state == "unknown" and node.ray.state == "unknown":
             sheet.blind(f"{node.name}: neither SSH nor Ray was asked whether it is there")

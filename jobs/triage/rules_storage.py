@@ -48,7 +48,7 @@ def mounts(look: Look, sheet: Sheet) -> None:
     for path, at in hanging.items():
         sheet.found(_hangs(path, at))
     if looked and len(sheet.findings) == before:
-        sheet.clear(f"{plural(looked, 'file system')} answer and have room")
+        sheet.clear(f"file systems: {looked} of {looked} answer and have room")
     elif not looked and look.scope:
         sheet.blind("file systems were not looked at; a probe with --health would tell")
 
@@ -148,7 +148,7 @@ def files(look: Look, sheet: Sheet) -> None:
             bad += 1
             sheet.found(finding)
     if seen and not bad:
-        sheet.clear(f"{plural(len(seen), 'path')} of the run are there and may be used")
+        sheet.clear(f"paths that runs use: {len(seen)} of {len(seen)} there and usable")
     for each in look.evidence.files:
         if each.reason and each.exists is None:
             sheet.blind(f"{each.node}:{each.path} could not be looked at: {each.reason}")

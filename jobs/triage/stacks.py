@@ -52,9 +52,11 @@ def doing(stack: str) -> str:
 
 
 def top(stack: str) -> str:
-    """The innermost frame."""
+    """The innermost frame that has a name, with its file's last two parts: ``train (workload/lm.py)``."""
     told = frames(stack)
-    return told[0] if told else ""
+    named = next((frame for frame in told if not frame.startswith("0x")), told[0] if told else "")
+    function, _, file = named.partition(" (")
+    return f"{function} ({'/'.join(file.removesuffix(')').split('/')[-2:])})" if file else named
 
 
 def groups(stacks: Mapping[int, str]) -> list[tuple[list[str], list[int]]]:

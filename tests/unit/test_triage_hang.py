@@ -90,7 +90,7 @@ def test_the_odd_stack_out() -> None:
     found = triage(hung(made)).findings[0]
     assert found.culprit.rank == 3
     assert "evaluate (train.py)" in found.title
-    assert any("wait (torch/distributed" in item.text for item in found.evidence)
+    assert any("wait (distributed/distributed_c10d.py)" in item.text for item in found.evidence)
 
 
 def test_the_one_that_waits_for_its_data() -> None:

@@ -112,8 +112,8 @@ def _read(folder: Path, names: Sequence[str], offsets: dict[str, int]) -> list[t
                 begin = 0 if begin > size else max(begin, size - MOST_BYTES)
                 file.seek(begin)
                 block = file.read(MOST_BYTES)
-        except FileNotFoundError:
-            continue
+        except OSError:
+            continue  # it is not there yet, or may not be read: whoever opens the log is told why
         end = block.rfind(b"\n") + 1
         if end:
             found.append((name, block[:end].decode("utf-8", "replace").splitlines(), begin + end))

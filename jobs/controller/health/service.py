@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from jobs.alertview import Alert, AlertsView
@@ -58,12 +58,13 @@ REMEMBER_SECONDS = 60.0
 SETTLE_SECONDS = 90.0
 """So long after a start the rules are given to find again what fired before it."""
 FAILED_SHOWN_SECONDS = 3600.0
-"""A run that failed is an alert for so long, unless it is restarted or somebody acknowledged it."""
+"""A run that failed is an alert for so long, unless it is restarted."""
 LONGEST_INTERVAL = 15.0
 JUST_FAILED_SECONDS = 300.0
 STANDS_SHARE = 0.7
 """A run is looked at a little before it is called hanging, so that the alert has the name in it."""
 WAITS_KEPT = 50
+AGAIN_SECONDS = 5.0
 
 
 class Health:
@@ -123,6 +124,8 @@ class Health:
         self._writable = tuple(path for path in paths if path)
         self._failed: dict[str, Run] = {}
         self._waits: dict[str, deque[float]] = {}
+        self._roomy: dict[str, float] = {}
+        """Runs that wait though there is room, and since when there has been."""
         self._remembered = ""
         self._remember_at = clock() + REMEMBER_SECONDS
         self._settled = False
@@ -134,9 +137,12 @@ class Health:
         remembered = await self._journal(Journal.remembered)
         firing = await self._journal(Journal.alerts, 10_000, firing=True)
         self._book.begin(firing, await self._journal(Journal.silences))
-        for name, take in (("engine", self._rules.load), ("notifier", self.notifier.load)):
+        ways = (("engine", self._rules.load), ("groups", self._grouper.load), ("notifier", self.notifier.load))
+        for name, take in ways:
+            if name not in remembered:
+                continue
             try:
-                take(json.loads(remembered.get(name, "{}")))
+                take(json.loads(remembered[name]))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 # Another version wrote it: the rules find again what holds.
                 log.warning("what the %s remembered cannot be used: %s", name, error)
@@ -145,12 +151,13 @@ class Health:
 
     async def run(self) -> None:
         """Until cancelled. A step that goes wrong is logged, and the next one tries again."""
-        beside = [
-            asyncio.create_task(self._watchers.run(), name="watch the nodes"),
-            asyncio.create_task(self._ask_nodes(), name="ask Ray for its nodes"),
-            asyncio.create_task(self._tape.run(), name="record"),
-            asyncio.create_task(self._logs.run(self._active), name="look at logs"),
-        ]
+        workers = {
+            "watch the nodes": self._watchers.run,
+            "ask Ray for its nodes": self._ask_nodes,
+            "record": self._tape.run,
+            "look at logs": self._look_at_logs,
+        }
+        beside = [asyncio.create_task(_kept_up(name, work), name=name) for name, work in workers.items()]
         try:
             while True:
                 began = self._clock()
@@ -162,9 +169,6 @@ class Health:
                 except Exception:
                     # The boundary of a worker: alerts must not end for good.
                     log.exception("a step over the fleet's health went wrong")
-                for task in beside:
-                    if task.done():
-                        task.result()
                 left = STEP_SECONDS - (self._clock() - began)
                 try:
                     await within(self.said.changed.wait(), max(MIN_PAUSE_SECONDS, left))
@@ -179,7 +183,13 @@ class Health:
         """What is told to those who listen, as it is now."""
         now = self._wall()
         shown = [
-            each.model_copy(update={"deliveries": self.notifier.deliveries(each.id)}) for each in self._book.shown(now)
+            each.model_copy(
+                update={
+                    "deliveries": self.notifier.deliveries(each.id),
+                    "escalated": self.notifier.escalated(each.id),
+                }
+            )
+            for each in self._book.shown(now)
         ]
         unwatched = self.fleet.unwatched() if self._cluster.observability.metrics_enabled else {}
         return AlertsView(
@@ -201,6 +211,9 @@ class Health:
 
     def _active(self) -> list[Run]:
         return [record.run for record in self._runs.active()]
+
+    async def _look_at_logs(self) -> None:
+        await self._logs.run(self._active)
 
     async def _ask_nodes(self) -> None:
         """Beside the steps: Ray may take its time."""
@@ -253,7 +266,9 @@ class Health:
         peers(seen)
         majority(seen)
         gpus = situation.gpus_now(self.fleet, on)
-        waits = situation.waits_with_room(self._page(), wall)
+        roomy = situation.wait_with_room(self._page())
+        self._roomy = {run: self._roomy.get(run, now) for run in roomy}
+        waits = {run: now - since for run, since in self._roomy.items()}
         of_runs = self._courses.seen([*active, *ended], gpus, waits, now, wall)
         self._look_closer(active, of_runs, names, now)
         return [*seen, *of_runs, *situation.queues(self._page(), self._waits, wall), self._whole()]
@@ -365,9 +380,26 @@ class Health:
         if not force and now < self._remember_at:
             return
         self._remember_at = now + REMEMBER_SECONDS
-        kept: dict[str, Any] = {"engine": self._rules.dump(), "notifier": self.notifier.dump()}
+        kept: dict[str, Any] = {
+            "engine": self._rules.dump(),
+            "groups": self._grouper.dump(),
+            "notifier": self.notifier.dump(),
+        }
         text = json.dumps(kept, sort_keys=True)
         if text != self._remembered:
             self._remembered = text
             rows = AlertRows(remembered={name: json.dumps(body) for name, body in kept.items()})
             await self._journal(Journal.put_alerts, rows)
+
+
+async def _kept_up(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Begin it again when it goes wrong: one part that fails must not take the others, or the controller, with it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            # The boundary of a worker.
+            log.exception("to %s went wrong; it is begun again in %.0f s", name, AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            return

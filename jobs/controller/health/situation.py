@@ -69,16 +69,16 @@ def expected_gpus(cluster: Cluster, known: Mapping[str, Known]) -> dict[str, int
     return found
 
 
-def waits_with_room(queue: QueueView | None, now: float) -> dict[str, float]:
-    """Runs that wait though as many GPUs are free as they need, and for how long."""
+def wait_with_room(queue: QueueView | None) -> list[str]:
+    """Runs that wait though as many GPUs are free as they need."""
     if queue is None or queue.free_accelerators is None:
-        return {}
+        return []
     free = queue.free_accelerators
-    return {
-        each.run: now - each.since
+    return [
+        each.run
         for each in queue.waiting
         if each.kind in ROOM_KINDS and each.gpus <= free and each.position is not None
-    }
+    ]
 
 
 def queues(queue: QueueView | None, waited: Mapping[str, Sequence[float]], now: float) -> list[Seen]:

@@ -86,3 +86,9 @@ async def test_old_ones_and_those_of_another_attempt_are_gone(bench: Bench) -> N
 
 async def test_a_run_without_logs_is_no_trouble(bench: Bench) -> None:
     assert await bench.look() == []
+
+
+async def test_a_log_that_cannot_be_read_is_no_trouble_either(bench: Bench) -> None:
+    bench.write(f"{OOM}\n", rank=1)
+    (bench.folder / "attempt-1" / "rank-0.log").mkdir()
+    assert await bench.look() == [("rank-1.log", OOM)]
