@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 
-ALL = ("cold_start", "probe", "fleet_widgets", "queue", "queue_screen")
+ALL = ("cold_start", "probe", "fleet_widgets", "queue", "queue_screen", "health", "recording")
 
 
 def main(names: list[str]) -> int:

@@ -31,7 +31,10 @@ def run(state: RunState, *ranks: Rank) -> Run:
 
 def test_only_who_waits_for_room_that_is_there_waits_in_vain() -> None:
     told = queue(
-        waiting("fits", 4), waiting("too-big", 8), waiting("quota", 2, kind="queue_quota"), waiting("held", 1, position=None)
+        waiting("fits", 4),
+        waiting("too-big", 8),
+        waiting("quota", 2, kind="queue_quota"),
+        waiting("held", 1, position=None),
     )  # fmt: skip
     assert situation.wait_with_room(told) == ["fits"]
     assert situation.wait_with_room(queue(waiting("fits", 4), free=None)) == []
