@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli import output
 from jobs.errors import RaydeckError, Usage
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ class Group(click.Group):
             error.show()
             code = error.exit_code
         except RaydeckError as error:
+            from console.cli import output
+
             code = output.failure(error, "--json" in sys.argv)
         except BrokenPipeError:
             # Whoever read our output has left; that is no error, and there is nobody to tell.

@@ -28,6 +28,14 @@ STALL = Path(__file__).parent / "stall.py"
 NVML_HOST = "worker-3"
 """Its GPUs are read through NVIDIA's own library, for which the stand-in in C is put; the others' are simulated."""
 GPUS = 4
+IDLE = (
+    f"devices {GPUS}",
+    f"value nvmlDeviceGetMemoryInfo * {80 << 30} 0",
+    f"value nvmlDeviceGetMemoryInfo_v2 * {80 << 30} 0",
+    "value nvmlDeviceGetUtilizationRates * 0 0",
+    "value nvmlDeviceGetPowerUsage * 70000",
+)
+"""What the stand-in shows while nothing is broken: left to itself its GPUs are busy, and nobody would hold them."""
 RULES: dict[str, dict[str, object]] = {
     # What takes minutes on purpose is given seconds here; what is judged stays the same.
     "gpu.idle": {"fires": 4},
@@ -68,7 +76,7 @@ class FaultHosts(Hosts):
     def up(self) -> None:
         """All hosts, with their sshd."""
         self.standin = StandIn(build(self.folder / "nvml"), self.folder / "nvml" / "rules")
-        self.standin.say(f"devices {GPUS}")
+        self.standin.say(*IDLE)
         super().up()
 
 
@@ -140,11 +148,11 @@ class Lab:
     def nvml(self, *rules: str) -> Generator[None]:
         """Have the stand-in for NVML say something else."""
         standin = self.hosts.standin
-        standin.say(f"devices {GPUS}", *rules)
+        standin.say(*rules, *IDLE)
         try:
             yield
         finally:
-            standin.say(f"devices {GPUS}")
+            standin.say(*IDLE)
 
     @contextmanager
     def load(self, node: str, indexes: str = "0,1,2,3", run: str = "held-by-hand") -> Generator[None]:

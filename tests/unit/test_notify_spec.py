@@ -146,7 +146,8 @@ def test_loopback_and_sockets_are_taken(listen: str) -> None:
 
 
 def test_rules_that_there_are_not() -> None:
-    assert found("{rules: {gpu.lots: {off: true}, gpu.hot: {fires: 90}}}") == [("there is no rule gpu.lots", "gpu.lost")]
+    mistakes = found("{rules: {gpu.lots: {off: true}, gpu.hot: {fires: 90}}}")
+    assert mistakes == [("there is no rule gpu.lots", "gpu.lost")]
 
 
 def test_a_reference_stays_one_in_what_is_kept_of_the_file() -> None:

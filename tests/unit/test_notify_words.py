@@ -78,3 +78,16 @@ def test_signatures_are_those_of_the_chats() -> None:
     # Worked out with openssl: printf '' | openssl dgst -sha256 -hmac "$(printf '1700000000\nhush')" -binary | base64
     assert bodies.feishu_sign("1700000000", "hush") == FEISHU
     assert bodies.dingtalk_query("hush", 1700000000.0) == f"timestamp=1700000000000&sign={DINGTALK}"
+
+
+def test_no_secret_of_a_log_leaves_the_head() -> None:
+    """An alert's title and evidence are lines of a program, and those print what they were called with."""
+    line = "rank 1: connection to postgres://lm:hunter2secret@db failed, --api-key sk-aaaaaaaaaaaaaaaaaaaaaaaa"
+    one = alert(title=line, cause=line, evidence=[line], action=line)
+    notice = Notice(key="k", kind="firing", alert=one, at=1.0)
+    told = [subject(notice), message(notice, "lab"), text(one, "lab")]
+    told += [json.dumps(body) for body in (bodies.generic(notice, "lab"), bodies.slack(notice, "lab"))]
+    for each in told:
+        assert "hunter2secret" not in each
+        assert "sk-aaaa" not in each
+        assert "rank 1: connection to postgres://lm:" in each

@@ -1,7 +1,7 @@
 """An alert in words for people who have nothing but a telephone. Pure.
 
 Titles, causes and evidence hold text from the cluster: control characters and signs that turn text around are taken
-out, and every text has an end.
+out, what looks like a secret is painted over, and every text has an end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 
 from jobs.alertview import LEVELS, Alert
 from jobs.controller.notify.notice import HeldBack, Kind, Notice
+from jobs.redact import redact
 from jobs.spans import span
 
 TITLE_SIGNS = 200
@@ -32,8 +33,9 @@ _MARKS: dict[Kind, str] = {
 
 
 def clean(text: str, limit: int = LINE_SIGNS) -> str:
-    """One line of at most ``limit`` characters, each of which can be seen."""
-    signs = (" " if sign.isspace() or unicodedata.category(sign) in _HIDDEN else sign for sign in text[: limit * 4])
+    """One line of at most ``limit`` characters, each of which can be seen, and none of them of a secret."""
+    told = redact(text[: limit * 4])
+    signs = (" " if sign.isspace() or unicodedata.category(sign) in _HIDDEN else sign for sign in told)
     line = " ".join("".join(signs).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 

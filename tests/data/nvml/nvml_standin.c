@@ -122,7 +122,7 @@ static Return obey(const char *function, int device) {
 
 static long long value_or(const char *function, int device, int second, long long usual) {
   Rule *rule = rule_count ? find("value", function, device) : NULL;
-  return !rule ? usual : second ? rule->b : rule->a;
+  return !rule || (second && rule->fields < 5) ? usual : second ? rule->b : rule->a;
 }
 
 static int is_absent(int device) {
@@ -205,7 +205,7 @@ typedef struct { unsigned long long total, free, used; } Memory;
 Return nvmlDeviceGetMemoryInfo(Device d, Memory *out) {
   ON(d);
   out->total = (unsigned long long)VALUE(d, TOTAL_MEMORY);
-  out->used = USED_MEMORY(d) + RESERVED_MEMORY;
+  out->used = (unsigned long long)SECOND(d, USED_MEMORY(d)) + RESERVED_MEMORY;
   out->free = out->total - out->used;
   return 0;
 }
@@ -412,7 +412,7 @@ Return nvmlDeviceGetMemoryInfo_v2(Device d, MemoryV2 *out) {
   ON(d);
   out->total = (unsigned long long)VALUE(d, TOTAL_MEMORY);
   out->reserved = RESERVED_MEMORY;
-  out->used = USED_MEMORY(d);
+  out->used = (unsigned long long)SECOND(d, USED_MEMORY(d));
   out->free = out->total - out->used - out->reserved;
   return 0;
 }
