@@ -106,7 +106,7 @@ class Finding:
     def sentence(self) -> str:
         """Who and what, as one clause: ``gpu-1/3: the GPU is lost``, ``rank 3 (gpu-2) is behind: …``."""
         words = self.culprit.words
-        if not words:
+        if not words or self.title.startswith(words):
             return self.title
         return f"{words} {self.title}" if self.title.startswith(_VERBS) else f"{words}: {self.title}"
 

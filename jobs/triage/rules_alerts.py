@@ -36,18 +36,22 @@ def _of_target(look: Look, alert: Alert, scope: set[str]) -> bool:
 
 
 def _of_alert(alert: Alert, beside: bool) -> Finding:
-    confidence: Confidence = "likely" if alert.level == "critical" else "possible"
+    # What a driver or a kernel told does not become less true by passing.
+    confidence: Confidence = "certain" if alert.latched else "likely" if alert.level == "critical" else "possible"
     entity = alert.entities[0] if alert.entities else ""
     node, _, index = entity.rpartition("/")
     path = entity.partition(":")[2]
     gpu = int(index) if node and index.isascii() and index.isdecimal() and len(index) < 5 and not path else None
     many = len(alert.nodes) > 1
+    if len(alert.entities) > 1:
+        gpu, path = None, ""
     culprit = Culprit(
         node="" if many or not alert.nodes else alert.nodes[0], gpu=None if many else gpu, run=alert.run, path=path,
         nodes=tuple(alert.nodes) if many else (),
     )  # fmt: skip
     return Finding(
-        alert.rule, INFRASTRUCTURE if alert.nodes else SCHEDULING, shown(alert.title), confidence,
+        alert.rule, INFRASTRUCTURE if alert.nodes else SCHEDULING,
+        shown(alert.title).removeprefix(f"{culprit.words}: "), confidence,
         as_sentence(alert.cause) or "See the alert.", as_sentence(alert.action) or "See the alert.", culprit, alert.key,
         (Item("alert", alert.since, shown(alert.title)),
         *(Item("alert", None, shown(text)) for text in alert.evidence[:4])),

@@ -153,6 +153,23 @@ def written(measure: str, value: Measure) -> str:
     return "{} {}".format(number, unit) if unit in ("%", "°C", "W") else number
 
 
+def told(measure: str, value: Measure) -> str:
+    """The same as a part of a sentence: of a distance from a limit also on which side of it, ``4 °C above``."""
+    if measure.endswith("_margin_celsius") and not isinstance(value, Missing):
+        return "{} {}".format(written(measure, abs(value)), "below" if value >= 0 else "above")
+    return written(measure, value)
+
+
+def explained(measure: str, value: Measure) -> str:
+    """A value and what it is a figure of, for somebody who does not know the measures."""
+    figure = MEASURES.get(measure)
+    if figure is None or isinstance(value, Missing) or figure.unit in ("xid", "action"):
+        return written(measure, value)
+    if figure.unit == "flag":
+        return figure.meaning if value else "no longer: {}".format(figure.meaning)
+    return "{}, {}".format(written(measure, value), figure.meaning)
+
+
 def advice(measure: str, value: Measure) -> str:
     """What to do about this very value: for XIDs and what the driver asks for; empty otherwise."""
     figure = MEASURES.get(measure)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from probes.health.engine import Firing
-from probes.health.figures import advice, written
+from probes.health.figures import advice, explained, told
 from probes.health.rule import Rule
 from probes.health.states import Key
 from probes.reading import Missing
@@ -172,14 +172,14 @@ def _made(key: str, since: float, members: Sequence[Firing], hidden: Dict[str, L
 
 
 def _line(each: Firing) -> str:
-    said = written(each.rule.measure, each.value)
-    return "{} {}: {}".format(each.entity.name, each.rule.id, each.detail or said)
+    """What was seen: the detail of whoever saw it, else the figure and what it means."""
+    return "{} {}: {}".format(each.entity.name, each.rule.id, each.detail or explained(each.rule.measure, each.value))
 
 
 def _text(text: str, rule: Rule, each: Firing, name: str) -> str:
     value = each.value
     known = not isinstance(value, Missing)
-    filled = text.replace("{name}", name).replace("{value}", written(rule.measure, value))
+    filled = text.replace("{name}", name).replace("{value}", told(rule.measure, value))
     filled = filled.replace("{advice}", advice(rule.measure, value) if known else "")
     return filled.replace("{detail}", each.detail).strip()
 

@@ -6,9 +6,10 @@ import asyncio
 import json
 import re
 import time
+import uuid
 from collections.abc import Sequence
 
-from jobs.alertview import Alert
+from jobs.alertview import Alert, ClearRequest
 from jobs.client import ControllerClient
 from tests.faults.fault import Aim, Fault, Result
 from tests.faults.lab import Lab
@@ -16,6 +17,8 @@ from tests.faults.lab import Lab
 LOOK_SECONDS = 0.1
 QUIET_SECONDS = 150.0
 """So long what fires may take to end after the fault was mended."""
+CALM_SECONDS = 4.0
+"""For so long nothing may fire any more; longer than a probe takes to tell of most figures."""
 TOLD = ("critical", "warning")
 
 
@@ -31,13 +34,13 @@ async def run(lab: Lab, desk: ControllerClient, fault: Fault) -> Result:
             await _name(lab, fault, aim, result)
             if not fault.rules:
                 result.detected_seconds = time.monotonic() - aim.since
-            result.false_alarms = _false(fault, aim, before, await _firing(desk))
+            result.false_alarms = _false(lab, fault, before, await _firing(desk))
         finally:
             await asyncio.to_thread(made.__exit__, None, None, None)
     except Exception as error:
         # One fault that cannot be made must not hide what comes of the others.
         result.trouble = f"{type(error).__name__}: {error}"[:300]
-    await _settle(desk, before)
+    lab.cleared = await _settle(desk, before)
     return result
 
 
@@ -76,33 +79,37 @@ async def _name(lab: Lab, fault: Fault, aim: Aim, result: Result) -> None:
     result.named = re.search(fault.cause, text, re.IGNORECASE) is not None and culprit in text
 
 
-def _false(fault: Fault, aim: Aim, before: set[str], firing: Sequence[Alert]) -> list[str]:
-    """What was told besides, and is not true of this fault."""
+def _false(lab: Lab, fault: Fault, before: set[str], firing: Sequence[Alert]) -> list[str]:
+    """What was told besides, and is not true of this fault, nor of the one before it."""
     known = {*fault.rules, *fault.also}
     return [
         f"{alert.rule}: {alert.title}"
         for alert in firing
-        if alert.id not in before and alert.level in TOLD and alert.rule not in known
+        if alert.id not in before
+        and alert.level in TOLD
+        and alert.rule not in known
+        and (alert.rule, *alert.entities) not in lab.cleared
     ]
 
 
-async def _settle(desk: ControllerClient, before: set[str]) -> None:
-    """Until nothing of it fires any more; what is latched is cleared, as somebody does after a repair."""
+async def _settle(desk: ControllerClient, before: set[str]) -> set[tuple[str, ...]]:
+    """Clear what fires, as somebody does after a repair, until nothing does any more; gives what that was.
+
+    Left alone most of it would end by itself, after the half minute to two that a rule wants to see it clear.
+    """
+    cleared: set[tuple[str, ...]] = set()
     deadline = time.monotonic() + QUIET_SECONDS
-    while time.monotonic() < deadline:
-        left = [alert for alert in await _firing(desk) if alert.id not in before]
-        if not left:
-            return
-        latched = [alert.id for alert in left if alert.latched or alert.flapping]
-        if latched:
-            await clear(desk, latched)
+    calm_since = time.monotonic()
+    while time.monotonic() - calm_since < CALM_SECONDS and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
+        left = [alert for alert in await _firing(desk) if alert.id not in before]
+        if left:
+            calm_since = time.monotonic()
+            cleared |= {(alert.rule, *alert.entities) for alert in left}
+            await clear(desk, [alert.id for alert in left])
+    return cleared
 
 
 async def clear(desk: ControllerClient, alerts: Sequence[str]) -> None:
     """Say that these were mended."""
-    import uuid
-
-    from jobs.alertview import ClearRequest
-
     await desk.clear(ClearRequest(request_id=uuid.uuid4().hex, alerts=list(alerts), reason="the fault was mended"))

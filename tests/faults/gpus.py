@@ -15,7 +15,7 @@ GPU = f"{NODE}/2"
 PCI = "0000:1b:00"
 
 
-def simulated(kind: str, *, load: bool = False, **more: object) -> Make:
+def simulated(kind: str, *, on: str = GPU, load: bool = False, **more: object) -> Make:
     """One simulated GPU with a fault of this kind; under load where it shows only then."""
 
     @contextmanager
@@ -24,7 +24,7 @@ def simulated(kind: str, *, load: bool = False, **more: object) -> Make:
             if load:
                 stack.enter_context(lab.load(NODE))
             stack.enter_context(lab.gpu_fault(NODE, 2, kind, **more))
-            yield Aim(GPU, NODE)
+            yield Aim(on, NODE)
 
     return make
 
@@ -75,7 +75,7 @@ def kernel(on: str, *lines: str, node: str = NODE) -> Make:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("GPU lost", simulated("lost"), ("gpu.lost",), r"lost|bus|not answer"),
-    Fault("driver hangs", simulated("hung"), ("node.driver.blocked", "node.driver.slow"), r"driver.*not (?:answer|come)|block|hang"),
+    Fault("driver hangs", simulated("hung", on=NODE), ("node.driver.blocked", "node.driver.slow"), r"driver.*not (?:answer|come)|block|hang"),
     Fault("fewer GPUs than the inventory says", script(NODE, gpus=3), ("node.gpus_missing",), r"3 of 4|fewer|missing"),
     Fault("uncorrectable memory errors", simulated("ecc"), ("gpu.ecc", "gpu.ecc.before"), r"uncorrectable|ECC"),
     Fault("row remap pending", simulated("remap_pending"), ("gpu.remap.pending",), r"remap|row"),

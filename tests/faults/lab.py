@@ -85,7 +85,8 @@ class Lab:
     """The cluster, and ways to break it."""
 
     bed: Bed
-    held: list[int] = field(default_factory=list[int])
+    cleared: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    """Rule and entities of what the fault before this one had told: some of it may come up once more, and end."""
 
     @property
     def hosts(self) -> FaultHosts:

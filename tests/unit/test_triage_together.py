@@ -258,6 +258,21 @@ def test_an_alert_on_what_a_rule_has_found_is_not_told_twice() -> None:
     assert (found.id, found.culprit) == ("gpu.lost", Culprit(node="gpu-2", gpu=1))
 
 
+def test_what_a_driver_told_once_stays_certain_and_its_name_is_said_once() -> None:
+    latched = Alert(
+        id="a", rule="gpu.xid.critical", level="critical", title="gpu-2/1: XID 95 (uncontained)", entities=["gpu-2/1"],
+        nodes=["gpu-2"], since=NOW - 60, latched=True,
+    )  # fmt: skip
+    told = triage(fleet(alerts=[latched]))
+    assert (told.findings[0].title, told.headline) == ("XID 95 (uncontained)", "gpu-2/1: XID 95 (uncontained)")
+    several = latched.model_copy(
+        update={"title": "gpu-2/0-1: 40 GiB in use", "entities": ["gpu-2/0", "gpu-2/1"], "latched": False}
+    )
+    told = triage(fleet(alerts=[several]))
+    assert told.findings[0].culprit == Culprit(node="gpu-2")
+    assert told.headline == "Probably gpu-2/0-1: 40 GiB in use"
+
+
 def test_a_gpu_is_asked_about_by_itself() -> None:
     made = fleet(target=Target("gpu", "gpu-2/0"))
     made.nodes["gpu-2"].events = [xid(79, gpu=1)]
