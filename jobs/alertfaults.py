@@ -6,13 +6,14 @@ No sentence repeats a value: an address of a chat is a secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 from jobs.alertspec import CHATS, Alerting, Sink, only_references
 from jobs.contradictions import Fault
 from jobs.spec import Cluster, Place
 from jobs.values import REFERENCE, is_plaintext_secret
 from jobs.wording import nearest
+from probes.health.rule import Rule
 
 _COMMON = frozenset(("name", "kind", "levels"))
 _OF_KIND: dict[str, frozenset[str]] = {
@@ -47,11 +48,17 @@ def faults(cluster: Cluster) -> Iterator[Fault]:
             yield Fault((*root, "escalate_to", index), f"there is no sink {name}", nearest(name, names))
 
 
-def rule_faults(alerting: Alerting, known: Collection[str]) -> Iterator[Fault]:
-    """Changes to rules that there are not. ``known``: the ids of all rules."""
-    for name in alerting.rules:
+def rule_faults(alerting: Alerting, rules: Iterable[Rule]) -> Iterator[Fault]:
+    """Changes that cannot be made to these rules."""
+    known = {rule.id: rule for rule in rules}
+    for name, change in alerting.rules.items():
+        place: Place = ("alerting", "rules", name)
         if name not in known:
-            yield Fault(("alerting", "rules", name), f"there is no rule {name}", nearest(name, known), of_key=True)
+            yield Fault(place, f"there is no rule {name}", nearest(name, known), of_key=True)
+        elif known[name].latch and change.clear_seconds is not None:
+            yield Fault(
+                (*place, "clear"), f"{name} stays until somebody clears it after a repair: it has no time to end"
+            )
 
 
 def _keys(sink: Sink, place: Place) -> Iterator[Fault]:

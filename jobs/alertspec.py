@@ -158,6 +158,8 @@ class RuleChange(Section):
     """The figure from which it fires."""
     for_seconds: SecondsOrNone | None = Field(default=None, alias="for")
     """So long it must hold before it fires."""
+    clear_seconds: SecondsOrNone | None = Field(default=None, alias="clear")
+    """So long it must have been clear before it ends."""
     level: Level | None = None
 
 
@@ -185,5 +187,8 @@ class Alerting(Section):
             off=tuple(name for name, change in rules.items() if change.off),
             fires={name: change.fires for name, change in rules.items() if change.fires is not None},
             for_seconds={name: change.for_seconds for name, change in rules.items() if change.for_seconds is not None},
+            clear_seconds={
+                name: change.clear_seconds for name, change in rules.items() if change.clear_seconds is not None
+            },
             levels={name: change.level for name, change in rules.items() if change.level is not None},
         )

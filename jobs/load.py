@@ -227,8 +227,7 @@ def _read(read: Source, body: Node, kind: type[_Spec]) -> _Spec | None:
             if loaded.alerting.rules:
                 from probes.health.rules import RULES  # all of them: only where a file changes one
 
-                known = [rule.id for rule in RULES]
-                note_faults(read, body, alertfaults.rule_faults(loaded.alerting, known))
+                note_faults(read, body, alertfaults.rule_faults(loaded.alerting, RULES))
         return loaded
 
 

@@ -55,7 +55,7 @@ class Engine:
     def __init__(self, rules: Sequence[Rule], thresholds: Optional[Thresholds] = None) -> None:
         changes = thresholds if thresholds is not None else Thresholds()
         self._rules: Dict[str, Ready] = {
-            rule.id: Ready(rule, rank, changes) for rank, rule in enumerate(rules) if rule.id not in changes.off
+            rule.id: Ready(changes.of(rule), rank) for rank, rule in enumerate(rules) if rule.id not in changes.off
         }
         self._by_kind: Dict[str, List[Tuple[str, Callable[[float, float], bool], float, Ready]]] = {}
         for ready in self._rules.values():
@@ -209,7 +209,7 @@ class Engine:
         if state.since is not None:
             return
         state.pending_for = 0.0 if state.pending_for is None else state.pending_for + elapsed
-        if state.pending_for >= state.ready.for_seconds:
+        if state.pending_for >= state.ready.rule.for_seconds:
             state.pending_for, state.since = None, self._at
             state.fired += 1
             state.begun.append(self._count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, Mapping, NamedTuple, Tuple, Union
 
 from probes.reading import Missing
@@ -95,4 +95,18 @@ class Thresholds:
     fires: Mapping[str, float] = field(default_factory=dict)
     """Rule to the figure from which it fires; one that clears apart keeps its distance."""
     for_seconds: Mapping[str, float] = field(default_factory=dict)
+    clear_seconds: Mapping[str, float] = field(default_factory=dict)
     levels: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, rule: Rule) -> Rule:
+        """The rule as it is in force."""
+        figure = self.fires.get(rule.id, rule.fires[1])
+        clears = rule.clears
+        return replace(
+            rule,
+            level=self.levels.get(rule.id, rule.level),
+            fires=(rule.fires[0], figure),
+            clears=None if clears is None else (clears[0], clears[1] + (figure - rule.fires[1])),
+            for_seconds=self.for_seconds.get(rule.id, rule.for_seconds),
+            clear_seconds=self.clear_seconds.get(rule.id, rule.clear_seconds),
+        )

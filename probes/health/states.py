@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from dataclasses import replace
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from probes.health.rule import LEVELS, Entity, Measure, Rule, Thresholds
+from probes.health.rule import LEVELS, Entity, Measure, Rule
 from probes.reading import Missing
 
 FLAPS = 3
@@ -28,22 +27,17 @@ Key = Tuple[str, str, str]
 
 
 class Ready:
-    """A rule with its comparisons looked up, and with what a cluster file changes."""
+    """A rule with its comparisons looked up."""
 
-    __slots__ = ("clears", "compare", "figure", "for_seconds", "rank", "rule")
+    __slots__ = ("clears", "compare", "figure", "rank", "rule")
 
-    def __init__(self, rule: Rule, rank: int, thresholds: Thresholds) -> None:
-        name, figure = rule.fires
-        self.figure = thresholds.fires.get(rule.id, figure)
-        self.compare = COMPARE[name]
+    def __init__(self, rule: Rule, rank: int) -> None:
+        self.rule = rule
+        self.compare, self.figure = COMPARE[rule.fires[0]], rule.fires[1]
         self.clears: Optional[Tuple[Callable[[float, float], bool], float]] = None
         if rule.clears is not None:
-            # One that clears apart keeps its distance.
-            self.clears = (COMPARE[rule.clears[0]], rule.clears[1] + (self.figure - figure))
-        self.for_seconds = thresholds.for_seconds.get(rule.id, rule.for_seconds)
-        level = thresholds.levels.get(rule.id, rule.level)
-        self.rule = rule if level == rule.level else replace(rule, level=level)
-        self.rank = (LEVELS.index(level), rank)
+            self.clears = (COMPARE[rule.clears[0]], rule.clears[1])
+        self.rank = (LEVELS.index(rule.level), rank)
         """The worst first; of equals the first in the table."""
 
     def clear(self, value: float) -> bool:

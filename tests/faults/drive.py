@@ -93,9 +93,9 @@ def _false(lab: Lab, fault: Fault, before: set[str], firing: Sequence[Alert]) ->
 
 
 async def _settle(desk: ControllerClient, before: set[str]) -> set[tuple[str, ...]]:
-    """Clear what fires, as somebody does after a repair, until nothing does any more; gives what that was.
+    """Until nothing of it fires any more; what is latched is cleared, as somebody does after a repair.
 
-    Left alone most of it would end by itself, after the half minute to two that a rule wants to see it clear.
+    Gives what it was.
     """
     cleared: set[tuple[str, ...]] = set()
     deadline = time.monotonic() + QUIET_SECONDS
@@ -106,7 +106,9 @@ async def _settle(desk: ControllerClient, before: set[str]) -> set[tuple[str, ..
         if left:
             calm_since = time.monotonic()
             cleared |= {(alert.rule, *alert.entities) for alert in left}
-            await clear(desk, [alert.id for alert in left])
+        for_hands = [alert.id for alert in left if alert.latched or alert.flapping]
+        if for_hands:
+            await clear(desk, for_hands)
     return cleared
 
 

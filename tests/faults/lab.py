@@ -20,6 +20,7 @@ import yaml
 
 from console.demo.hosts.bed import Bed as Hosts
 from jobs.client import ControllerClient
+from probes.health.rules import RULES as ALL_RULES
 from tests.hosts.bed import Bed, bed
 from tests.nvml import StandIn, build
 
@@ -36,11 +37,8 @@ IDLE = (
     "value nvmlDeviceGetPowerUsage * 70000",
 )
 """What the stand-in shows while nothing is broken: left to itself its GPUs are busy, and nobody would hold them."""
-RULES: dict[str, dict[str, object]] = {
-    # What takes minutes on purpose is given seconds here; what is judged stays the same.
-    "gpu.idle": {"fires": 4},
-    "run.idle": {"fires": 4},
-}
+RULES: dict[str, dict[str, object]] = {rule.id: {"clear": "1s"} for rule in ALL_RULES if not rule.latch}
+"""Alerts wait half a minute to two before they end; here the next fault would have to wait for that."""
 START_SECONDS = 60.0
 KERNEL_FACILITY = 4
 HEALTH_SECONDS = 10.0

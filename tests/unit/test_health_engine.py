@@ -235,7 +235,7 @@ def test_what_is_forgotten_is_gone_at_once() -> None:
 
 
 def test_a_cluster_file_changes_figures_times_levels_and_turns_rules_off() -> None:
-    thresholds = Thresholds(("gpu.lost",), {"gpu.hot": 95}, {"gpu.hot": 10}, {"gpu.hot": INFO})
+    thresholds = Thresholds(("gpu.lost",), {"gpu.hot": 95}, {"gpu.hot": 10}, {"gpu.hot": 40}, {"gpu.hot": INFO})
     bench = Bench(HOT, LOST, thresholds=thresholds)
     bench.show({"celsius": 94, "lost": 1}, 300)
     assert bench.firing == []
@@ -243,7 +243,8 @@ def test_a_cluster_file_changes_figures_times_levels_and_turns_rules_off() -> No
     assert firing.rule.level == INFO
     bench.show({"celsius": 90}, 600)
     assert bench.ids, "90 is where it clears now, as far below as before"
-    assert bench.show({"celsius": 89}, 125) == []
+    assert bench.show({"celsius": 89}, 35)
+    assert bench.show({"celsius": 89}, 10) == []
 
 
 def test_a_clock_that_is_set_makes_nothing_fire_and_nothing_end() -> None:

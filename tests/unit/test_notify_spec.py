@@ -150,6 +150,12 @@ def test_rules_that_there_are_not() -> None:
     assert mistakes == [("there is no rule gpu.lots", "gpu.lost")]
 
 
+def test_what_somebody_has_to_clear_has_no_time_to_end() -> None:
+    assert cluster("{rules: {gpu.hot: {clear: 5m}}}").alerting.thresholds().clear_seconds == {"gpu.hot": 300}
+    ((words, _),) = found("{rules: {gpu.xid.critical: {clear: 5m}}}")
+    assert words == "gpu.xid.critical stays until somebody clears it after a repair: it has no time to end"
+
+
 def test_a_reference_stays_one_in_what_is_kept_of_the_file() -> None:
     loaded = load_cluster(f"cluster:\n  name: lab\n  control_nodes: [{{host: h}}]\n  alerting:{FULL}", "c.yaml")
     assert loaded.alerting.sinks[1].secret == "${env:FEISHU_SECRET}"
