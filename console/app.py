@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from console.actions import ACTIONS, check_keys
-from console.screens.place import Place
+from console.screens.place import Place, place_in_front
 from console.screens.replay import ReplayingApp
 from console.screens.start import StartScreen
 from console.settings import Context, Settings
@@ -113,12 +113,9 @@ class RaydeckApp(ReplayingApp):
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def _frame(self) -> None:
-        session = self.session
-        screen = self.screen
-        if session is None or not isinstance(screen, Place) or not screen.is_mounted:
+        session, screen = self.session, place_in_front(self)
+        if session is None or screen is None:
             return
-        if not (self.is_running and screen.is_running):
-            return  # it is on its way out, and its widgets go before it does
         nodes, runs = session.fleet.take_changed(), session.work.take_changed()
         nodes |= session.work.nodes.take_changed()
         others = [session.work.take_queue_changed(), session.work.nodes.take_drains_changed()]

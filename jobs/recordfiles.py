@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class SegmentFiles:
         """End the segment that is written, and begin another."""
         self.end()
         self._seq += 1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self.path(self._seq), flags, 0o600)
         self.open = SegmentInfo(seq=self._seq, since=at, until=at, bytes=0, complete=False)
         self.write(MAGIC + chunk(START, json.dumps({"seq": self._seq}).encode(), at, at), at)
@@ -76,14 +77,21 @@ class SegmentFiles:
                 os.close(descriptor)
         return done
 
-    def give_up(self) -> None:
-        """Leave the segment as it is, without another look at the disk."""
+    def give_up(self, begun: bool) -> None:
+        """Leave the segment as it is, without another look at the disk.
+
+        ``begun``: does what is true at its start stand in it? One without is written over by the next: a disk that is
+        full for long would else drive out, try by try, the minutes that tell of how it became full.
+        """
         descriptor, self._descriptor = self._descriptor, None
         done, self.open = self.open, None
-        if done is not None:
+        if done is not None and begun:
             self._closed.append(done.model_copy(update={"complete": True}))
+        elif done is not None:
+            self._seq -= 1
         if descriptor is not None:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # a file of the network says once more, when it is closed, what is known
+                os.close(descriptor)
 
     def let_go(self, at: float) -> None:
         """Delete what is too old or too much."""

@@ -10,6 +10,7 @@ what is inside. A torn or damaged chunk ends its segment; the next segment begin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zlib
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from jobs.difference import patched
 from jobs.errors import Refused
@@ -33,6 +36,8 @@ CHUNK_LIMIT_BYTES = 32 * 1024 * 1024
 INFLATED_LIMIT_BYTES = 128 * 1024 * 1024
 """Of one segment."""
 MARKS_LIMIT_BYTES = 4 * 1024 * 1024
+LANES_LIMIT = 100_000
+"""Of one node."""
 LARGEST_TIME = 1e12
 TICKS_PER_SECOND = 100
 """Times of records are kept to a hundredth of a second."""
@@ -164,7 +169,7 @@ def _parse(body: bytes, first: float, names: dict[int, str], key: bool, out: lis
             raise ValueError("a record goes beyond its chunk")
         if kind == NAME:
             names[node] = body[at:end].decode("utf-8")
-        else:
+        elif kind <= RUN:  # a newer raydeck may tell of more
             name = names[node] if kind <= STATE else ""
             out.append((key, Record(kind, first + ticks / TICKS_PER_SECOND, name, body[at:end])))
         at = end
@@ -199,17 +204,25 @@ def _segment(view: memoryview, start: int) -> Segment | None:
                 head = json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES))
                 seq, since = int(head["seq"]), found.first
             elif found.kind == MARKS:
-                told = json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES))
-                marks += [Mark.model_validate(raw) for raw in told]
-        except (BadRecording, ValueError, LookupError, TypeError, RecursionError):
+                marks += _marks(json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES)))
+        except (BadRecording, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             break
         chunks.append(found)
         at = found.end
-    if seq < 0:
+    if seq < 0 or all(each.kind not in (KEYFRAME, CHANGES) for each in chunks):
         return None
     until = max([since, *(each.last for each in chunks if each.kind == CHANGES)])
     torn = at < len(view) and bytes(view[at : at + len(MAGIC)]) != MAGIC
     return Segment(view, start, seq, since, until, at, chunks, marks, torn)
+
+
+def _marks(told: list[Any]) -> list[Mark]:
+    """Those that this version knows: a newer one may mark more, and what it records can be read all the same."""
+    found: list[Mark] = []
+    for raw in told:
+        with contextlib.suppress(ValidationError):
+            found.append(Mark.model_validate(raw))
+    return found
 
 
 def _chunk(view: memoryview, at: int) -> Chunk | None:
@@ -260,6 +273,8 @@ class NodeThen:
         body = json.loads(record.body)
         if record.kind == SHAPE:
             self.shape = Shape(tuple(map(int, body["index"])), tuple(map(str, body["columns"])))
+            if self.shape.lanes > LANES_LIMIT:
+                raise ValueError("more figures than any node has")
             self.lanes = [0] * self.shape.lanes
         elif record.kind == REST:
             self.rest, self._template = patched(self.rest, body), None

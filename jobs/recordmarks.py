@@ -19,7 +19,8 @@ _STEPS = ("admitted", "starting", "saving")
 
 
 def _text(text: str) -> str:
-    return text[:TEXT]
+    """Short, and without halves of characters, which a node may send and no mark can hold."""
+    return text[:TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
 def _level(word: object) -> LevelWord:
@@ -32,20 +33,20 @@ def state_mark(node: str, what: str, state: str, reason: str, at: float) -> list
         return []
     why = f": {reason}" if reason else ""
     text = _text(f"{node}: {_TRUTHS.get(what, what)} {state}{why}")
-    return [Mark(at=at, kind="node", level=_level(_BAD.get(state, "info")), target=node, text=text)]
+    return [Mark(at=at, kind="node", level=_level(_BAD.get(state, "info")), target=_text(node), text=text)]
 
 
 def driver_mark(node: str, driver: Driver, at: float) -> Mark:
     """The driver answers again, or no longer."""
     why = f": {driver.reason}" if driver.reason and driver.state != DRIVER_OK else ""
     level = _level("info" if driver.state == DRIVER_OK else "critical")
-    return Mark(at=at, kind="node", level=level, target=node, text=_text(f"{node}: driver {driver.state}{why}"))
+    return Mark(at=at, kind="node", level=level, target=_text(node), text=_text(f"{node}: driver {driver.state}{why}"))
 
 
 def event_marks(node: str, events: Sequence[Event], at: float) -> list[Mark]:
     """What the kernel or the driver told."""
     return [
-        Mark(at=at, kind="event", level="warning", target=node, text=_text(f"{node}: {each.text}")) for each in events
+        Mark(at=at, kind="event", level="warning", target=_text(node), text=_text(f"{node}: {each.text}")) for each in events
     ]
 
 

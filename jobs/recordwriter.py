@@ -48,6 +48,8 @@ HOUR_BYTES = 55 * 1000 * 1000
 """What an hour may take; a fleet that takes more has its samples thinned further."""
 LANES_PER_SECOND = 16_000
 """So many figures a second are kept of all nodes together: two hundred samples of eight accelerators."""
+LARGEST_LANE = 2**72
+"""Beyond it lanes cannot be told apart from damage. A node may be hostile."""
 BACKWARDS_SECONDS = 60.0
 """A clock that goes back by less than this is taken to stand; by more, a new segment begins."""
 HEALTH_SECONDS = 60.0
@@ -151,19 +153,23 @@ class Writer:
             return False
         if before is not None and before.driver.state != sample.driver.state:
             self.mark(driver_mark(name, sample.driver, self._now))
-        shape = shape_of(sample)
-        if shape != node.shape:
-            node.shape, node.base = shape, [0] * shape.lanes
-            self._put(SHAPE, node.number, _json({"index": shape.index, "columns": shape.columns}))
-            self._interval = self.interval_seconds
+        shape, lanes = shape_of(sample), lanes_of(sample, self._now)
+        another = shape != node.shape
+        row, base = packed(lanes, [0] * shape.lanes if another else node.base)
+        if not -LARGEST_LANE < min(base) <= max(base) < LARGEST_LANE:
+            raise ValueError(f"a figure of {name} is larger than any that a device has")
         rest = rest_of(sample, self._now, node.rest)
-        if (change := difference(node.rest, rest)) is not None:
-            self._put(REST, node.number, _json(change))
+        change = difference(node.rest, rest)
         if before is not None and (gap := self._now - node.sampled_at) < GAP_SECONDS:
             self._gap += 0.05 * (gap - self._gap)
-        node.rest, node.sample, node.sampled_at = rest, sample, self._now
-        node.lanes = lanes_of(sample, self._now)
-        row, node.base = packed(node.lanes, node.base)
+        # All of it before anything is written: after a refusal of the disk the next minute begins with it.
+        node.shape, node.lanes, node.base, node.rest = shape, lanes, base, rest
+        node.sample, node.sampled_at = sample, self._now
+        if another:
+            self._put(SHAPE, node.number, _json({"index": shape.index, "columns": shape.columns}))
+            self._interval = self.interval_seconds
+        if change is not None:
+            self._put(REST, node.number, _json(change))
         self._put(SAMPLE, node.number, row)
         return True
 
@@ -279,8 +285,9 @@ class Writer:
 
     def give_up(self) -> None:
         """After an `OSError`: what was not written is lost, and the next entry begins a segment."""
+        begun = self._pending_kind == CHANGES
         self._pending, self._pending_kind, self._marks = bytearray(), CHANGES, []
-        self._files.give_up()
+        self._files.give_up(begun)
 
     def index(self) -> list[SegmentInfo]:
         """All segments, oldest first; the last one may still be written."""
@@ -337,6 +344,7 @@ class Writer:
         if (done := self._files.end()) is not None:
             self._pace(done)
         self._marked = 0
+        self._pending_kind = KEYFRAME
         self._files.begin(self._now)
         self._keyframe()
 
@@ -352,7 +360,6 @@ class Writer:
         old = self._now - self._keep_seconds
         kept = {name: node for name, node in self._nodes.items() if node.heard_at >= old}
         self._nodes = kept
-        self._pending_kind = KEYFRAME
         for number, (name, node) in enumerate(kept.items(), 1):
             node.number = number
             self._put(NAME, number, name.encode("utf-8", "replace"))

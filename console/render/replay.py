@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from console.render.cells import Cell, Spans, age, cell_len, fit, glyph, safe, state_style
 from jobs.recordview import Mark
 
-KEYS = ", . 10 s   ( ) a minute   { } what happened   p play"
+KEYS = ((", .", "10 s"), ("( )", "a minute"), ("{ }", "what happened"), ("p", "play"))
 MARK_ROOM = 24
 """With less room than this a mark is not worth its beginning."""
 SAME_SECONDS = 0.005
@@ -30,6 +30,12 @@ class Shown:
     gap_seconds: float = 0.0
     """So long nothing was recorded at that moment."""
     loading: bool = False
+
+
+def key_spans(ends: bool) -> Spans:
+    """What keys do in a recording, for the line below. ``ends``: there is a now to go back to."""
+    keys = (("?", "help"), *KEYS, ("esc", "now") if ends else ("q", "close"))
+    return tuple(cell for key, word in keys for cell in (Cell(key, "key"), Cell(f" {word}  ")))
 
 
 def clock(at: float) -> str:

@@ -91,10 +91,16 @@ class DeckScreen(Place):
 
     def compose(self) -> ComposeResult:
         """Status line, body, input line, keys."""
+        self.set_class(self.deck.replay is not None, "-replay")
         yield Lines(self.status, id="status", most=1)
         yield from self.body()
         yield PromptLine(id="prompt")
         yield Footer(show_command_palette=False, compact=True)
+        yield Lines(self._replay_keys, id="replay-keys", most=1)
+
+    def _replay_keys(self, _: int) -> list[Spans]:
+        replay = self.deck.replay
+        return [] if replay is None else [replay.keys()]
 
     def status(self, width: int) -> list[Spans]:
         """The status line; of a recording, which moment of it is looked at."""
@@ -103,6 +109,10 @@ class DeckScreen(Place):
 
     def frame(self, nodes: set[str], runs: set[str]) -> None:
         """Something changed: the status line did."""
+        # Below stands what one can do: in a recording that is to go through it.
+        if (self.deck.replay is not None) != self.has_class("-replay"):
+            self.toggle_class("-replay")
+            self.query_one("#replay-keys", Lines).touch()
         self.query_one("#status", Lines).touch()
 
     # --- keys that mean the same everywhere ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from textual.app import App
 from textual.screen import Screen
 
 if TYPE_CHECKING:
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 def is_open(screen: Screen[Any]) -> bool:
     """Whether a screen has not been left yet: keys that are struck in a row may close one before it was shown."""
     return screen in screen.app.screen_stack
+
+
+def place_in_front(app: App[Any]) -> Place | None:
+    """The place that is looked at, for what a timer does: None behind a dialog, and while screens come and go."""
+    stack = app.screen_stack
+    screen = stack[-1] if stack else None
+    if not isinstance(screen, Place):
+        return None
+    # The widgets of one that is on its way out go before it does.
+    return screen if app.is_running and screen.is_mounted and screen.is_running else None
 
 
 class Place(Screen[None]):

@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.worker import Worker
 
 from console.screens.keep import KeepingApp
-from console.screens.place import Place
+from console.screens.place import Place, place_in_front
 
 if TYPE_CHECKING:
     from console.render.cells import Spans
@@ -63,6 +63,12 @@ class Replay:
     def marks(self) -> list[Mark]:
         """What happened."""
         return self.source.marks if self.source is not None else self.session.timeline.marks
+
+    def keys(self) -> Spans:
+        """What keys do here."""
+        from console.render.replay import key_spans
+
+        return key_spans(self.live is not None)
 
     def line(self, place: str, width: int) -> Spans:
         """The status line."""
@@ -175,7 +181,7 @@ class ReplayingApp(KeepingApp):
         self._going = self.run_worker(self._entered(self.session), name="replay", exit_on_error=False)
 
     async def _entered(self, live: Session) -> None:
-        from console.render.replay import KEYS, SAME_SECONDS, before_and_after
+        from console.render.replay import SAME_SECONDS, before_and_after
         from console.sources.replay import HeadRecording, ReplaySession
         from console.state.replay import Timeline
         from jobs.recordcalls import RecordCalls
@@ -201,7 +207,6 @@ class ReplayingApp(KeepingApp):
         self.replay = Replay(ReplaySession(live.context, timeline), live, source)
         self._playing = self.set_interval(TICK_SECONDS, self._tick)
         self._swap(self.replay.session)
-        self.notify(f"{KEYS}   esc now", title="REPLAY", markup=False, timeout=8)
         self._fetch_history(self.replay)
         if more:
             self.call_later(self._travel, -more)
@@ -341,8 +346,9 @@ class ReplayingApp(KeepingApp):
         self._touch_status()
 
     def _touch_status(self) -> None:
-        if isinstance(self.screen, Place) and self.screen.is_running and self.session is not None:
-            self.screen.frame(set(), set())
+        screen = place_in_front(self)
+        if screen is not None and self.session is not None:
+            screen.frame(set(), set())
 
 
 def _nodes_of(screens: Iterable[Screen[Any]]) -> list[str]:

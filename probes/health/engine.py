@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from probes.health.rule import Entity, Measure, Rule, Seen, Thresholds
-from probes.health.states import ABSENT, FLAPS, Glance, Key, Ready, State
+from probes.health.states import ABSENT, FLAPS, Glance, Key, Mended, Ready, State
 from probes.reading import Missing
 
 GRACE_SECONDS = 15.0
@@ -20,6 +20,9 @@ FLAP_SECONDS = 1800.0
 """For so long it is remembered how often something fired; what flaps has to be quiet for as long."""
 VANISHED_SECONDS = 600.0
 """Something that was not seen for so long (a file system that is not watched any more) is forgotten."""
+MENDED_SECONDS = 120.0
+"""After somebody cleared what was latched: so long the very figure that it was about is not news, since some stand for
+a minute. If it stands for longer, nothing was mended."""
 LONGEST_STEP_SECONDS = 60.0
 """More than this between two steps counts as this: nobody looked meanwhile, or the clock was set."""
 
@@ -68,6 +71,8 @@ class Engine:
         """Node to when it was first seen, by the engine's own count."""
         self._unseen: Dict[Tuple[str, str], float] = {}
         """Things with a state that are not seen, and for how long."""
+        self._mended: Dict[Tuple[str, str], Dict[str, Mended]] = {}
+        """Kind and name of a thing to the rules on it that somebody cleared just now."""
         self._at: Optional[float] = None
         self._count = 0.0
         """Seconds that were judged so far."""
@@ -85,7 +90,7 @@ class Engine:
             fresh = False
             if node:
                 fresh = self._count - self._first_seen.setdefault(node, self._count) < GRACE_SECONDS
-            if place not in self._states:
+            if place not in self._states and place not in self._mended:
                 if each.calm or kind not in self._glances:
                     continue
                 each.calm = not self._glances[kind].stirs(each.measures)
@@ -105,11 +110,14 @@ class Engine:
     def clear(self, rule: str, entities: Iterable[Tuple[str, str]]) -> None:
         """Somebody mended it: latches and flaps of this rule on these things (kind and name) are forgotten.
 
-        So is what is latched and followed from it: it would come up as an alert of its own.
+        So is what is latched and followed from it: it would come up as an alert of its own. What a latch was about does
+        not fire again for being there still, until `MENDED_SECONDS` have passed; anything new does.
         """
         mended = {(rule, kind, name) for kind, name in entities}
         for state, hider in self._with_hiders():
-            if hider is not None and hider.key in mended and state.ready.rule.latch:
+            if state.ready.rule.latch and (state.key in mended or (hider is not None and hider.key in mended)):
+                told = Mended(state.value, state.detail, self._count + MENDED_SECONDS)
+                self._mended.setdefault(state.key[1:], {})[state.key[0]] = told
                 self._drop(state.key)
         for key in mended:
             self._drop(key)
@@ -119,6 +127,7 @@ class Engine:
         place = (entity.kind, entity.name)
         self._states.pop(place, None)
         self._unseen.pop(place, None)
+        self._mended.pop(place, None)
         if entity.kind == "node":
             self._first_seen.pop(entity.name, None)
 
@@ -139,7 +148,17 @@ class Engine:
             for state in of_thing.values()
             if state.since is not None or state.begun
         ]
-        return {"count": self._count, "states": states, "first_seen": dict(self._first_seen)}
+        mended = [
+            [rule, *place, None if isinstance(told.value, Missing) else told.value, told.detail, told.until]
+            for place, of_thing in self._mended.items()
+            for rule, told in of_thing.items()
+        ]
+        return {
+            "count": self._count,
+            "states": states,
+            "first_seen": dict(self._first_seen),
+            "mended": mended,
+        }
 
     def load(self, kept: Mapping[str, Any]) -> None:
         """Go on where an earlier one was; before the first `step`. Rules that are no more are passed over."""
@@ -156,17 +175,23 @@ class Engine:
             state.value = 0 if each["value"] is None else float(each["value"])
             state.detail = str(each["detail"])
             states.append(state)
+        mended = [
+            (str(rule), (str(kind), str(name)), Mended(float(value or 0), str(detail), float(until)))
+            for rule, kind, name, value, detail, until in kept.get("mended", ())
+        ]
         # Nothing is taken over of what cannot be read to its end.
         self._count = float(kept.get("count", 0.0))
         self._first_seen.update({str(node): float(at) for node, at in dict(kept.get("first_seen", {})).items()})
         for state in states:
             self._states.setdefault((state.entity.kind, state.entity.name), {})[state.ready.rule.id] = state
+        for rule, place, told in mended:
+            self._mended.setdefault(place, {})[rule] = told
 
     # --- one thing ----------------------------------------------------------------------------------------------------
 
     def _judge(self, each: Seen, place: Tuple[str, str], fresh: bool, elapsed: float) -> None:
         measures = each.measures
-        states = self._states.get(place)
+        states, mended = self._states.get(place), self._mended.get(place)
         for measure, compare, figure, ready in self._by_kind.get(place[0], ()):
             value = measures.get(measure)
             state = None if states is None else states.get(ready.rule.id)
@@ -177,7 +202,11 @@ class Engine:
                 holds = False
             else:
                 holds = compare(value, figure)  # type: ignore[arg-type]
+                if holds and mended is not None and self._is_mended(mended, ready.rule.id, each, value):
+                    continue
                 if not holds and state is None:
+                    if mended is not None:
+                        mended.pop(ready.rule.id, None)
                     continue
             rests = False
             if ready.rule.when and not missing:
@@ -203,6 +232,19 @@ class Engine:
             if self._over(state):
                 self._drop(state.key)
                 states = self._states.get(place)
+        if mended is not None and not mended:
+            del self._mended[place]
+
+    def _is_mended(self, mended: Dict[str, Mended], rule: str, each: Seen, value: Optional[Measure]) -> bool:
+        """This is what somebody cleared, and nothing new."""
+        told = mended.get(rule)
+        if told is None:
+            return False
+        detail = each.details.get(self._rules[rule].rule.measure, "")
+        if value == told.value and detail == told.detail and self._count < told.until:
+            return True
+        del mended[rule]
+        return False
 
     def _holds(self, state: State, elapsed: float) -> None:
         state.missing, state.missing_for, state.clear_for = "", None, None

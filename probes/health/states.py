@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from probes.health.rule import LEVELS, Entity, Measure, Rule
 from probes.reading import Missing
@@ -86,6 +86,15 @@ class State:
     def key(self) -> Key:
         """What names it."""
         return (self.ready.rule.id, self.entity.kind, self.entity.name)
+
+
+class Mended(NamedTuple):
+    """What somebody cleared: the figure, what stood behind it, and until when that is no news."""
+
+    value: Measure
+    detail: str
+    until: float
+    """In seconds of the engine's own count."""
 
 
 class Glance:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from probes.health.engine import FLAP_SECONDS, GRACE_SECONDS, NO_DATA_SECONDS, VANISHED_SECONDS, Engine, Firing
+from probes.health.engine import (
+    FLAP_SECONDS,
+    GRACE_SECONDS,
+    MENDED_SECONDS,
+    NO_DATA_SECONDS,
+    VANISHED_SECONDS,
+    Engine,
+    Firing,
+)
 from probes.health.rule import CRITICAL, INFO, WARNING, Entity, Measure, Missing, Rule, Seen, Thresholds
 
 START = 1_750_000_000.0
@@ -153,6 +161,32 @@ def test_what_is_cleared_by_hand_and_still_holds_fires_again() -> None:
     bench.engine.clear("gpu.lost", [("gpu", "gpu-1/3")])
     assert bench.firing == []
     assert bench.show({"lost": 1}, 1)
+
+
+def test_what_was_cleared_from_a_latch_is_no_news_while_its_figure_stands() -> None:
+    """The number of a critical XID stands for a minute: whoever clears it at once is not told of it again."""
+    bench = Bench(LATCHED)
+    bench.show({"errors": 79})
+    bench.engine.clear("gpu.ecc", [("gpu", "gpu-1/3")])
+    assert bench.show({"errors": 79}, 60) == []
+    bench.show({"errors": 0}, 5)
+    assert bench.show({"errors": 79}, 1), "it came again"
+    bench.engine.clear("gpu.ecc", [("gpu", "gpu-1/3")])
+    assert bench.show({"errors": 95}, 1), "it is another one"
+    bench.engine.clear("gpu.ecc", [("gpu", "gpu-1/3")])
+    assert bench.show({"errors": 95}, MENDED_SECONDS - 2) == []
+    assert bench.show({"errors": 95}, 4), "it was not mended"
+
+
+def test_a_restart_keeps_what_was_cleared() -> None:
+    bench = Bench(LATCHED)
+    bench.show({"errors": 79})
+    bench.engine.clear("gpu.ecc", [("gpu", "gpu-1/3")])
+    kept = json.loads(json.dumps(bench.engine.dump()))
+    bench.engine = Engine([LATCHED])
+    bench.engine.load(kept)
+    assert bench.show({"errors": 79}, 60) == []
+    assert bench.show({"errors": 79}, MENDED_SECONDS)
 
 
 def test_clearing_takes_along_what_is_latched_and_followed_from_it() -> None:
