@@ -27,18 +27,26 @@ _looked_at: tuple[float, str] | None = None
 """When the fence was looked at last (monotonic), and of which run directory."""
 
 
-def report(*, step: int, loss: SupportsFloat | None = None, every_rank: bool = False, **figures: SupportsFloat) -> None:
+def report(
+    *,
+    step: int,
+    loss: SupportsFloat | None = None,
+    own_seconds: SupportsFloat | None = None,
+    every_rank: bool = False,
+    **figures: SupportsFloat,
+) -> None:
     """Append one line to the run's ``metrics.jsonl``; only rank 0 writes, unless ``every_rank``.
 
     ``figures`` are numbers by name. One that ends in ``_per_second`` (``tokens_per_second``, ``samples_per_second``) is
     the throughput, summed over the whole gang by the script. NaN and infinity are kept, as text, so that they are seen.
 
     Call it on every rank: those that write nothing still tell their node which step they are at, which costs some
-    microseconds and, when the run hangs, says who is behind.
+    microseconds and, when the run hangs, says who is behind. ``own_seconds``: how long this rank took for the step
+    without waiting for the others (up to its first collective, say): by that the rank that slows all of them is told.
 
     Raises `jobs.errors.Refused` when a newer attempt of the run has begun, so that this one ends (noticed within 1 s).
     """
-    pulse.reached(int(step))
+    pulse.reached(int(step), None if own_seconds is None else float(own_seconds))
     directory = os.environ.get("RAYDECK_RUN_DIR")
     rank = int(os.environ.get("RANK", "0"))
     if not directory or (rank != 0 and not every_rank):

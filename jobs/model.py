@@ -113,6 +113,8 @@ class Rank(_Value):
     """When it told that, by its node's clock, seconds since 1970."""
     step_at: float | None = None
     """The same by the clock of the driver's node, as all that follow: told by an age, so no clock offset is in it."""
+    own_seconds: float | None = None
+    """Of a step, those that it did not wait for other ranks, the mean of its last ones; only some scripts say it."""
     output_at: float | None = None
     """When it printed last, or since when it is known not to."""
     state: str = ""
@@ -150,6 +152,8 @@ class GangStatus(_Value):
     progress: Progress | None = None
     checkpoint_step: int | None = None
     """The newest complete checkpoint."""
+    checkpoint_seconds: float | None = None
+    """How long that one took to write; None where its format does not say."""
     environment: dict[str, str] = Field(default_factory=dict)
     """What the ranks run on: ``python``, ``torch``, ``cuda``, ``nccl``, ``driver``, ``ray``. The nodes' common
     value, or each value with its nodes where they differ."""

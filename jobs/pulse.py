@@ -8,12 +8,14 @@ outside of raydeck) nothing here does anything.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,8 +29,10 @@ LOOK_EVERY_SECONDS = 0.5
 MAX_FRAMES = 60
 MAX_THREADS = 24
 _MAX_TEXT = 200
-_FORM = struct.Struct("<QqddQ")
-"""A count, the step, wall and monotonic clock in seconds, and the count again: half a write shows."""
+_FORM = struct.Struct("<QqdddQ")
+"""A count, the step, wall and monotonic clock in seconds, own seconds, and the count again: half a write shows."""
+_OWN_STEPS = 16
+"""Of so many steps the mean of a rank's own seconds is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Pulse:
     """By the node's clock, seconds since 1970."""
     monotonic: float
     """By the node's clock that only goes forward: its difference to now is how long ago it was."""
+    own_seconds: float | None = None
+    """Of a step, those that it did not wait for other ranks, the mean of its last ones; None if it does not say."""
 
 
 class _Rank:
@@ -49,13 +55,17 @@ class _Rank:
         self._folder = folder
         self._rank = rank
         self._count = 0
+        self._own: deque[float] = deque(maxlen=_OWN_STEPS)
         self._file = os.open(folder / f"pulse-{rank}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         threading.Thread(target=self._listen, name="raydeck-look", daemon=True).start()
 
-    def reached(self, step: int) -> None:
+    def reached(self, step: int, own_seconds: float | None) -> None:
         self._count += 1
+        if own_seconds is not None and own_seconds >= 0:
+            self._own.append(own_seconds)
+        own = sum(self._own) / len(self._own) if self._own else math.nan
         try:
-            os.pwrite(self._file, _FORM.pack(self._count, step, time.time(), time.monotonic(), self._count), 0)
+            os.pwrite(self._file, _FORM.pack(self._count, step, time.time(), time.monotonic(), own, self._count), 0)
         except (OSError, struct.error):
             # A full disk, a step that is no step: a run does not end for what it says of itself.
             return
@@ -101,11 +111,11 @@ def begin() -> None:
         return
 
 
-def reached(step: int) -> None:
-    """This rank is at this step. Some microseconds; never raises, never waits."""
+def reached(step: int, own_seconds: float | None = None) -> None:
+    """This rank is at this step, which took it so long without waiting for others. Some microseconds; never waits."""
     begin()
     if _rank is not None:
-        _rank.reached(step)
+        _rank.reached(step, own_seconds)
 
 
 def read(folder: Path, rank: int) -> Pulse | None:
@@ -116,8 +126,9 @@ def read(folder: Path, rank: int) -> Pulse | None:
         return None
     if len(data) != _FORM.size:
         return None
-    before, step, wall, monotonic, after = _FORM.unpack(data)
-    return Pulse(step, wall, monotonic) if before == after and before else None
+    before, step, wall, monotonic, own, after = _FORM.unpack(data)
+    told = Pulse(step, wall, monotonic, own if math.isfinite(own) else None)
+    return told if before == after and before else None
 
 
 def stacks() -> list[dict[str, Any]]:

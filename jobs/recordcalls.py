@@ -30,7 +30,7 @@ class RecordCalls(Calls):
 
         Raises as every call does; `Unreachable` too where the stream stands still or ends early.
         """
-        params = {"since": f"{since:.3f}", "until": f"{until:.3f}"}
+        params = {"since": str(since), "until": str(until)}
         silence = self._silence_seconds
         try:
             async with self._transport.stream("GET", "/v1/recording", params=params, silence=silence) as answer:

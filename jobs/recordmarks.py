@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from jobs.recordview import Mark
-from probes.reading import DRIVER_OK, Driver, Event
+from probes.reading import Event
 
 TEXT = 400
 LevelWord = Literal["critical", "warning", "info"]
@@ -36,17 +36,11 @@ def state_mark(node: str, what: str, state: str, reason: str, at: float) -> list
     return [Mark(at=at, kind="node", level=_level(_BAD.get(state, "info")), target=_text(node), text=text)]
 
 
-def driver_mark(node: str, driver: Driver, at: float) -> Mark:
-    """The driver answers again, or no longer."""
-    why = f": {driver.reason}" if driver.reason and driver.state != DRIVER_OK else ""
-    level = _level("info" if driver.state == DRIVER_OK else "critical")
-    return Mark(at=at, kind="node", level=level, target=_text(node), text=_text(f"{node}: driver {driver.state}{why}"))
-
-
 def event_marks(node: str, events: Sequence[Event], at: float) -> list[Mark]:
     """What the kernel or the driver told."""
     return [
-        Mark(at=at, kind="event", level="warning", target=_text(node), text=_text(f"{node}: {each.text}")) for each in events
+        Mark(at=at, kind="event", level="warning", target=_text(node), text=_text(f"{node}: {each.text}"))
+        for each in events
     ]
 
 

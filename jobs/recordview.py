@@ -46,7 +46,7 @@ class RecordingIndex(_Model):
     trouble: str = ""
     """Why nothing is recorded at the moment; empty while it is."""
     dropped: int = 0
-    """So many entries were not taken since the controller started, because the disk could not keep up."""
+    """So many entries were not taken since the controller started: too many at once, or senseless."""
 
     @property
     def marks(self) -> list[Mark]:

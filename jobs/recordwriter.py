@@ -33,7 +33,7 @@ from jobs.recording import (
     chunk,
     put_record,
 )
-from jobs.recordmarks import alert_marks, driver_mark, event_marks, run_mark, state_mark
+from jobs.recordmarks import alert_marks, event_marks, run_mark, state_mark
 from jobs.recordthin import essence, health_body, kept_runs, rank_count, run_essence
 from jobs.recordview import Mark, SegmentInfo
 from probes.reading import Facts, Health, Sample, encode
@@ -151,8 +151,6 @@ class Writer:
             and sample.missing == before.missing
         ):
             return False
-        if before is not None and before.driver.state != sample.driver.state:
-            self.mark(driver_mark(name, sample.driver, self._now))
         shape, lanes = shape_of(sample), lanes_of(sample, self._now)
         another = shape != node.shape
         row, base = packed(lanes, [0] * shape.lanes if another else node.base)
@@ -240,11 +238,6 @@ class Writer:
         self._runs.pop(name, None)  # the order is that of the newest change
         self._runs[name] = (run, self._now)
 
-    def mark(self, mark: Mark) -> None:
-        """A moment that somebody may want to go to."""
-        self._move(mark.at)
-        self._take_marks([mark])
-
     def _take_marks(self, marks: Sequence[Mark]) -> None:
         kept = marks[: MARKS_PER_SEGMENT - self._marked]
         self._marked += len(kept)
@@ -292,6 +285,11 @@ class Writer:
     def index(self) -> list[SegmentInfo]:
         """All segments, oldest first; the last one may still be written."""
         return self._files.index()
+
+    @property
+    def writing(self) -> bool:
+        """Is there a file that what comes next goes into?"""
+        return self._files.open is not None
 
     def path(self, seq: int) -> Path:
         """The file of a segment."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,6 +22,7 @@ from textual.screen import Screen
 from console.app import RaydeckApp
 from console.demo.runner import Demo
 from console.render.work import progress_of
+from console.screens.alerts import AlertsScreen
 from console.screens.dialogs import ConfirmDialog
 from console.screens.drains import DrainsScreen
 from console.screens.fleet import FleetScreen
@@ -28,11 +31,12 @@ from console.screens.node import NodeScreen
 from console.screens.nodeforms import CordonDialog, DrainDialog
 from console.screens.queue import QueueScreen
 from console.screens.run import RunScreen
+from console.screens.triage import TriageScreen
 from console.screens.uncordon import UncordonDialog
 from console.screens.work import RunsScreen
 from console.settings import Settings
 from console.widgets.table import VirtualTable
-from jobs.model import Run
+from jobs.model import Run, RunState
 from tests.screens.seen import text_of
 
 FOLDER = Path(__file__).parent.parent / "screenshots"
@@ -66,17 +70,18 @@ def step_of(app: RaydeckApp) -> int:
 
 
 @contextlib.asynccontextmanager
-async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[Any]]]:
-    """The app and its pilot on a demo that has just started; all gone afterwards."""
+async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[Any], Path]]:
+    """The app, its pilot and the demo's folder, on a demo that has just started; all gone afterwards."""
     demo = Demo()
     try:
         async for event in demo.events():
             print(event["event"], event.get("name", ""), event.get("state", ""), file=sys.stderr)
+        assert demo.ready is not None
         app = RaydeckApp(Settings(theme="raydeck-dark"), dict(os.environ), demo.context)
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
             try:
-                yield app, pilot
+                yield app, pilot, Path(demo.ready["context_file"]).parent
             finally:
                 await app.close_session()
     finally:
@@ -86,7 +91,7 @@ async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[An
 async def make() -> None:
     """Launch the sample, look at everything, take a picture of each screen."""
     FOLDER.mkdir(exist_ok=True)
-    async with on_a_demo(SIZE) as (app, pilot):
+    async with on_a_demo(SIZE) as (app, pilot, demo_folder):
 
         async def shot(name: str, size: tuple[int, int] = SIZE) -> None:
             app.clear_notifications()
@@ -122,6 +127,7 @@ async def make() -> None:
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
+        await goes_wrong(demo_folder, app, pilot, shot)
 
 
 async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
@@ -163,6 +169,47 @@ async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awai
         await until(pilot, "the question", lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         await is_now(node, "open")
+
+
+async def goes_wrong(folder: Path, app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
+    """Lose a GPU, stop one rank of a run as a debugger would; look at the alerts, ask what broke, go back in time."""
+    assert app.session is not None
+    work = app.session.work
+    script = folder / "simulated-worker-1.json"
+    body = json.loads(script.read_text())
+    new = script.with_suffix(".new")
+    new.write_text(json.dumps({**body, "faults": {"3": {"kind": "lost"}}}))
+    os.replace(new, script)
+    run, pid = next(
+        (run.id, rank.pid)
+        for run in work.runs.values()
+        if run.state is RunState.RUNNING and (status := run.attempts[-1].status) is not None
+        for rank in status.ranks
+        if rank.rank == 1 and rank.pid
+    )
+    os.kill(pid, signal.SIGSTOP)
+
+    def named() -> bool:
+        view = work.alerts.view
+        return view is not None and any("rank 1" in alert.title for alert in view.alerts if alert.run == run)
+
+    await until(pilot, "the hang", named, 150)
+    await pilot.press("7")
+    await until(pilot, "the alerts", lambda: isinstance(app.screen, AlertsScreen) and "rank 1" in text_of(app))
+    for name, size in (("alerts", SIZE), ("alerts-80", SMALL)):
+        await shot(name, size)
+    app.triage(run)
+    await until(pilot, "triage", lambda: isinstance(app.screen, TriageScreen) and "as of " in text_of(app))
+    for name, size in (("triage", WIDE), ("triage-80", SMALL)):
+        await shot(name, size)
+    await pilot.press("1")
+    await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
+    await pilot.press("left_curly_bracket")
+    await until(pilot, "back in time", lambda: app.replay is not None and "REPLAY" in text_of(app))
+    await pilot.press("left_parenthesis")
+    await until(pilot, "a minute before", lambda: app.replay is not None and not app.replay.loading)
+    await shot("replay")
+    await pilot.press("escape")
 
 
 async def more_than_fit(app: RaydeckApp, pilot: Pilot[Any]) -> None:

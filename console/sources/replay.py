@@ -67,9 +67,10 @@ class HeadRecording:
         wanted = self._wanted(since, until)
         if not wanted:
             return []
-        first, last = min(each.since for each in wanted), max(each.since for each in wanted)
+        # Not the minute before, which may end where the first one begins.
+        first = min(min(each.since + 0.001, each.until) for each in wanted)
         pieces: list[bytes] = []
-        async for piece in self._calls.recording(first + 0.001, last + 0.001):
+        async for piece in self._calls.recording(first, max(each.since for each in wanted)):
             pieces.append(piece)
         try:
             found = segments(b"".join(pieces))
@@ -77,8 +78,8 @@ class HeadRecording:
             found: list[Segment] = []  # it became too old on the way
         for part in found:
             self._have[part.seq] = part.end - part.start
-        for each in wanted:  # one that is gone is not asked for again
-            self._have.setdefault(each.seq, each.bytes)
+        for each in wanted:  # one that is gone, or damaged, is not asked for again
+            self._have[each.seq] = max(each.bytes, self._have.get(each.seq, 0))
         return found
 
     def forget(self, kept: Timeline) -> None:
@@ -88,9 +89,11 @@ class HeadRecording:
 
     def _wanted(self, since: float, until: float) -> list[SegmentInfo]:
         told = self.index.segments
-        before = [each for each in told if each.since <= since]
-        near = [each for each in told if since < each.since <= until]
-        return [each for each in (*before[-1:], *near) if self._have.get(each.seq, -1) < each.bytes]
+        before = max(
+            (each for each in told if each.since <= since), key=lambda each: (each.since, each.seq), default=None
+        )
+        near = [each for each in told if each is before or (each.since <= until and each.until > since)]
+        return [each for each in near if self._have.get(each.seq, -1) < each.bytes]
 
 
 @dataclass
@@ -115,7 +118,9 @@ def read_recording(path: Path) -> list[Segment]:
 def _unbundled(content: bytes, path: Path) -> bytes:
     import tarfile
     import zipfile
+    import zlib
 
+    broken = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
     try:
         if content[:2] == b"PK":
             with zipfile.ZipFile(io.BytesIO(content)) as bundle:
@@ -130,7 +135,7 @@ def _unbundled(content: bytes, path: Path) -> bytes:
                         opened = bundle.extractfile(member)
                         return opened.read() if opened is not None else b""
                 raise Refused(f"{path} has no {SUFFIX} file in it")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
+    except broken as error:
         raise Refused(f"{path} is a bundle that cannot be read: {error}") from error
     return content
 
@@ -140,7 +145,10 @@ def recorded_context(path: Path) -> RecordedContext:
     parts = read_recording(path)
     timeline = Timeline()
     timeline.take(parts)
-    timeline.seek(timeline.span[1])
+    try:
+        timeline.seek(timeline.span[1])
+    except BadRecording as error:
+        raise BadRecording(f"{path}: {error.sentence}") from error
     simulated = any(node.simulated for node in timeline.fleet.nodes.values())
     return RecordedContext(name=path.name, parts=parts, simulated=simulated)
 

@@ -7,7 +7,6 @@ times in these stores are by that clock.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -103,18 +102,24 @@ class Timeline:
             if before is None or part.until >= before.until:
                 known[part.seq] = part
         self._parts = [known[seq] for seq in sorted(known)]
-        self.marks = sorted((mark for part in self._parts for mark in part.marks), key=lambda mark: mark.at)
+        self._mark()
         if self._player is not None:
             # It grew at its end only: whatever was read of it stands where it stood.
             self._player.segment = known[self._player.segment.seq]
 
+    def _mark(self) -> None:
+        self.marks = sorted((mark for part in self._parts for mark in part.marks), key=lambda mark: mark.at)
+
     def let_go(self, seconds: float) -> None:
         """Forget what is further away than this, and what was unpacked of the rest."""
-        near = [part for part in self._parts if part.until >= self.at - seconds and part.since <= self.at + seconds]
+        shown = self._player.segment if self._player is not None else None
+        kept = [part for part in self._parts
+                if part is shown or (part.until >= self.at - seconds and part.since <= self.at + seconds)]  # fmt: skip
         for part in self._parts:
             if not self.at - SECONDS <= part.until <= self.at + SECONDS:
                 part.forget()
-        self._parts = near or self._parts[-1:]
+        self._parts = kept or self._parts[-1:]
+        self._mark()
 
     @property
     def size_bytes(self) -> int:
@@ -183,8 +188,13 @@ class Timeline:
         self._apply(self._player.forward(at))
 
     def _part(self, at: float) -> Segment | None:
-        place = bisect_right([part.since for part in self._parts], at)
-        return self._parts[max(0, place - 1)] if self._parts else None
+        """The minute of this moment, else the one before it. Where the clock went back what was told last counts."""
+        if not self._parts:
+            return None
+        before = [part for part in self._parts if part.since <= at]
+        if not before:
+            return min(self._parts, key=lambda part: part.since)
+        return max(before, key=lambda part: (part.seq if part.until >= at else -1, part.since, part.seq))
 
     def _remember_names(self) -> None:
         """A node that was seen once stays in the list: a screen may be open on it."""
@@ -223,12 +233,12 @@ class Timeline:
             then = player.nodes[name]
             if (health := then.health()) is not None:
                 self.fleet.take_health(name, health, then.health_at or self.at)
-        for name in changed.views:
-            self._take_view(name, player.views[name])
         for name in changed.states:
             self._take_states(player.nodes[name])
         for name in changed.runs:
             self.work.run_changed(_valid(Run, player.runs[name]), self.at)
+        for name in changed.views:  # after the runs: among Ray's jobs are those that are attempts of them
+            self._take_view(name, player.views[name])
         self.work.heard_at = self.at
         self._hold(player)
 
@@ -362,7 +372,8 @@ class _Cluster(BaseModel):
 
 def _push(rings: _Rings, values: dict[int, list[float | None]], seconds: int) -> None:
     held = min(seconds, int(HELD_SECONDS)) if seconds <= HELD_SECONDS else 1
-    for index, row in values.items():
+    for index in {**rings, **values}:
+        row = values.get(index) or [None] * len(HISTORY_COLUMNS)
         of = rings.setdefault(index, {column: History() for column in HISTORY_COLUMNS})
         for column, value in zip(HISTORY_COLUMNS, row, strict=True):
             ring = of[column]

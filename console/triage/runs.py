@@ -234,6 +234,7 @@ def ranks_of(run: Run, nodes: Mapping[str, str], facts: Mapping[str, NodeEvidenc
                 process_state=rank.state,
                 wchan=rank.wchan,
                 cpu_percent=None if rank.cpu is None else 100.0 * rank.cpu,
+                seconds={} if rank.own_seconds is None else {"compute": rank.own_seconds},
             )
         )
     return found

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.recordview import Mark, RecordingIndex, SegmentInfo
+from jobs.recordview import RecordingIndex, SegmentInfo
 from jobs.recordwriter import What, Writer
 from probes.reading import Facts, Health, Sample
 
@@ -28,7 +28,8 @@ PAUSE_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 FRESH_SECONDS = 2.0
 
-_Entry = Callable[[Writer], object]
+_Entry = Callable[[Writer, float], object]
+"""What is done with the writer, and when it was told."""
 
 
 class Recorder:
@@ -42,12 +43,13 @@ class Recorder:
         self._folder = folder
         self._wall = wall
         self._options = writer
-        self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_ENTRIES)
+        self._queue: queue.Queue[tuple[_Entry | None, float]] = queue.Queue(QUEUE_ENTRIES)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._writer: Writer | None = None
         self._index: list[SegmentInfo] = []
         self._tried_at = -PAUSE_SECONDS
         self._ticked_at = -TICK_SECONDS
+        self._left_out = ""
 
     def start(self) -> None:
         """Begin to write. What was recorded before stays, as far as it is not too old."""
@@ -61,7 +63,7 @@ class Recorder:
     def _end(self) -> None:
         deadline = time.monotonic() + CLOSE_SECONDS
         try:
-            self._queue.put(None, timeout=CLOSE_SECONDS)
+            self._queue.put((None, self._wall()), timeout=CLOSE_SECONDS)
         except queue.Full:
             self.trouble = "the disk did not keep up, and the end of the recording is lost"
         self._thread.join(max(0.0, deadline - time.monotonic()))
@@ -70,23 +72,19 @@ class Recorder:
 
     def take_sample(self, node: str, sample: Sample) -> None:
         """One second of a node."""
-        at = self._wall()
-        self._put(lambda writer: writer.take_sample(node, sample, at))
+        self._put(lambda writer, at: writer.take_sample(node, sample, at))
 
     def take_facts(self, node: str, facts: Facts) -> None:
         """What seldom changes of a node."""
-        at = self._wall()
-        self._put(lambda writer: writer.take_facts(node, facts, at))
+        self._put(lambda writer, at: writer.take_facts(node, facts, at))
 
     def take_health(self, node: str, health: Health) -> None:
         """What health rules see of a node."""
-        at = self._wall()
-        self._put(lambda writer: writer.take_health(node, health, at))
+        self._put(lambda writer, at: writer.take_health(node, health, at))
 
     def take_state(self, node: str, what: What, state: str, reason: str = "", since: float | None = None) -> None:
         """One of a node's three truths: ``ssh``, ``ray`` or ``driver``. The same again costs next to nothing."""
-        at = self._wall()
-        self._put(lambda writer: writer.take_state(node, what, state, reason, at, since))
+        self._put(lambda writer, at: writer.take_state(node, what, state, reason, at, since))
 
     def take_view(self, kind: str, body: Any) -> None:
         """``runs`` (a list of those that changed), ``queue``, ``nodes``, ``alerts``, ``status``, ``cluster``, ``jobs``.
@@ -94,31 +92,26 @@ class Recorder:
         Each as JSON has it. ``cluster``: ``{"ray": "ok" or why not, "nodes": [{"name", "address", "role", "node_id",
         "gpus_total", "gpus_used", "cpus_total", "cpus_used"}, …]}``; ``jobs``: Ray's own jobs as `RayJob` has them.
         """
-        at = self._wall()
-        self._put(lambda writer: writer.take_view(kind, body, at))
-
-    def mark(self, mark: Mark) -> None:
-        """A moment that somebody may want to go to. Alerts, runs, nodes and kernel events are marked without it."""
-        self._put(lambda writer: writer.mark(mark))
+        self._put(lambda writer, at: writer.take_view(kind, body, at))
 
     def _put(self, entry: _Entry) -> None:
         try:
-            self._queue.put_nowait(entry)
+            self._queue.put_nowait((entry, self._wall()))
         except queue.Full:
             self.dropped += 1
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
     async def fresh(self) -> None:
-        """Have all that was taken so far in the files; gives up waiting for it after 2 s."""
+        """Have all that was taken so far in the files; gives up waiting for it after 2 s, and at once in `trouble`."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def flush(writer: Writer) -> None:
+        def flush(writer: Writer, at: float) -> None:
             writer.flush()
             self._index = writer.index()
             loop.call_soon_threadsafe(done.set)
 
-        if not self._thread.is_alive():
+        if self.trouble or not self._thread.is_alive():
             return
         self._put(flush)
         waiting = asyncio.ensure_future(done.wait())
@@ -153,9 +146,9 @@ class Recorder:
     def _step(self) -> bool:
         """The next entry, or a second's tick; False at the end."""
         try:
-            entry = self._queue.get(timeout=TICK_SECONDS)
+            entry, at = self._queue.get(timeout=TICK_SECONDS)
         except queue.Empty:
-            entry = _tick_only
+            entry, at = _tick_only, self._wall()
         if self.trouble and time.monotonic() - self._tried_at < PAUSE_SECONDS:
             self.dropped += entry is not None and entry is not _tick_only
             return entry is not None
@@ -166,12 +159,13 @@ class Recorder:
             if entry is None:
                 self._writer.close()
             else:
-                entry(self._writer)
+                self._enter(entry, self._writer, at)
             if time.monotonic() - self._ticked_at >= TICK_SECONDS:
                 self._ticked_at = time.monotonic()
-                self._writer.tick(self._wall())
+                self._writer.tick(at)  # not the time that it is now: more may wait that was told before
                 self._index = self._writer.index()
-            self.trouble = ""
+            if self._writer.writing:
+                self.trouble = ""
         except OSError as error:
             self._tried_at = time.monotonic()
             self.trouble = f"nothing is recorded: {self._folder}: {error.strerror or error}"
@@ -180,6 +174,16 @@ class Recorder:
                 self._writer.give_up()
         return entry is not None
 
+    def _enter(self, entry: _Entry, writer: Writer, at: float) -> None:
+        try:
+            entry(writer, at)
+        except (ValueError, OverflowError) as error:
+            # What one node made up costs nobody else the recording.
+            self.dropped += 1
+            if str(error) != self._left_out:
+                self._left_out = str(error)
+                log.warning("an entry of the recording is left out: %s", error)
 
-def _tick_only(writer: Writer) -> None:
+
+def _tick_only(writer: Writer, at: float) -> None:
     """Nothing was told for a second."""

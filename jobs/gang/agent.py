@@ -150,7 +150,7 @@ class Agent:
         ranks: list[dict[str, Any]] = []
         for report in self.report().ranks:
             vitals = asdict(report.vitals)
-            del vitals["step_wall"], vitals["output_bytes"]
+            del vitals["step_wall"], vitals["own_seconds"], vitals["output_bytes"]
             for age in ("step_seconds", "output_seconds", "state_seconds"):
                 if vitals[age] is not None:
                     vitals[age] += report.vitals_seconds_ago

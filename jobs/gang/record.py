@@ -129,7 +129,9 @@ class Record:
         self._problems = [*first, point.problem] if point.problem and point.problem not in first else first
 
     def _write_status(self) -> None:
-        self.status.checkpoint_step = self.keeper.step
+        newest = self.keeper.newest
+        self.status.checkpoint_step = newest.step if newest else None
+        self.status.checkpoint_seconds = newest.seconds if newest else None
         self.status.warnings = list(_unique([*self._problems, *self.notices, *self.keeper.warnings]))
         self.status.wall = time.time()
         _write(self._folder / "status.json", self.status)

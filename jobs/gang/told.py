@@ -12,7 +12,7 @@ LARGE = 64
 LARGE_EVERY_SECONDS = 5.0
 _SAME_SECONDS = 3.0
 """Two ages of one state, taken by two looks, differ by less."""
-_FIELDS = ("step", "step_wall", "step_at", "output_at", "state", "state_at", "wchan", "cpu", "silent_at")
+_FIELDS = ("step", "step_wall", "step_at", "own_seconds", "output_at", "state", "state_at", "wchan", "cpu", "silent_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Told:
         rank, vitals, looked_at = each.rank, each.vitals, wall - each.seconds_ago
         rank.step = vitals.step
         rank.step_wall = None if vitals.step_wall is None else round(vitals.step_wall, 2)
+        rank.own_seconds = None if vitals.own_seconds is None else round(vitals.own_seconds, 4)
         rank.state, rank.wchan, rank.cpu = vitals.state, vitals.wchan, vitals.cpu
         rank.step_at = _at(looked_at, vitals.step_seconds)
         rank.output_at = _at(looked_at, vitals.output_seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs import pulse
@@ -28,6 +28,8 @@ class Vitals:
     step_wall: float | None = None
     """When it told that step, by its node's clock."""
     step_seconds: float | None = None
+    own_seconds: float | None = None
+    """Of a step, those that it did not wait for others."""
     output_bytes: int | None = None
     """How much its log has."""
     output_seconds: float | None = None
@@ -75,9 +77,11 @@ class Watch:
 
     def _look(self, rank: int, pid: int | None, now: float) -> Vitals:
         beat = pulse.read(self._folder, rank) if self._folder else None
-        step = (None, None, None) if beat is None else (beat.step, beat.wall, max(0.0, now - beat.monotonic))
+        step = Vitals()
+        if beat is not None:
+            step = Vitals(beat.step, beat.wall, max(0.0, now - beat.monotonic), beat.own_seconds)
         if pid is None:
-            return Vitals(*step)
+            return step
         seen = self._seen.get(rank)
         if seen is None or seen.pid != pid:
             seen = self._seen[rank] = _Seen(pid, output_since=now)
@@ -90,8 +94,8 @@ class Watch:
         if used is not None:
             kept = [sample for sample in seen.samples if now - sample[0] <= CPU_SECONDS]
             seen.samples = (*(kept or seen.samples[-1:]), (now, used))
-        return Vitals(
-            *step,
+        return replace(
+            step,
             output_bytes=seen.output,
             output_seconds=None if seen.output is None else now - seen.output_since,
             state=state,

@@ -157,8 +157,10 @@ def train(settings: Settings, saver: jobs.Saver, rank: int, ranks: int, device: 
             raise RuntimeError(f"this rank was told to fail at step {step} (training.parameters.fail_at_step)")
         if step == settings.hang_at_step and rank == settings.hang_rank % ranks:
             wait_for_ever()
+        began = time.monotonic()
         batch = pick(text, sequences, step, rank, settings.seed).to(device)
         loss = together(batch[:, :-1], batch[:, 1:])
+        own = time.monotonic() - began
         optimizer.zero_grad()
         loss.backward()  # averages the gradients over all ranks
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -174,7 +176,7 @@ def train(settings: Settings, saver: jobs.Saver, rank: int, ranks: int, device: 
         if due or step == saver.step + 1 or step % REPORT_EVERY_STEPS == 0:
             now = time.monotonic()
             rate = tokens / (now - told)
-            jobs.report(step=step, loss=mean, tokens_per_second=rate)
+            jobs.report(step=step, loss=mean, own_seconds=own, tokens_per_second=rate)
             print(f"step {step} loss {float(loss.detach()):.4f} of {mean:.4f}, {rate:,.0f} tokens a second", flush=True)
             told, tokens = now, 0
         if not math.isfinite(mean):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobs.model import Run, RunState
+from jobs.model import Rank, Run, RunState
 from probes.health.rule import Entity, Measure, Missing, Seen
 from probes.reading import ERROR
 
@@ -21,6 +21,8 @@ LEAST_STEPS = 5
 BASELINE_SAMPLES = 40
 POWERS_KEPT = 60
 LATEST_SAVINGS = 3
+LEAST_OF_STEP = 0.1
+"""A rank whose own part of a step is longer than the others' by less than this share of the step holds nobody up."""
 LATELY_SECONDS = 600.0
 FULL_PERCENT = 95.0
 IDLE_PERCENT = 5.0
@@ -81,6 +83,8 @@ class Course:
         if saved is not None and saved != self.checkpoint:
             if self.checkpoint_at is not None:
                 self.between.append(now - self.checkpoint_at)
+            if status.checkpoint_seconds is not None and self.checkpoint_at is not None:
+                self.savings.append(status.checkpoint_seconds)
             self.checkpoint, self.checkpoint_at = saved, now
 
     def _take_throughput(self, figure: float) -> None:
@@ -155,6 +159,8 @@ class Courses:
         self._steps(course, gpus, now, measures, details)
         if gpus:
             measures["run_idle_seconds"] = 0.0 if course.idle_since is None else now - course.idle_since
+        if attempt.status is not None:
+            straggler(attempt.status.ranks, course.usual_step_seconds, measures, details)
         warnings = attempt.status.warnings if attempt.status is not None else []
         bad = [text for text in warnings if "not a number" in text or "infinite" in text]
         measures["run_not_finite"] = len(bad)
@@ -200,6 +206,22 @@ class Courses:
             measures["run_checkpoint_slow"] = statistics.median(latest) / max(0.1, usual_saving)
             words = f"the last {LATEST_SAVINGS} took {statistics.median(latest):.1f} s; usually {usual_saving:.1f} s"
             details["run_checkpoint_slow"] = words
+
+
+def straggler(
+    ranks: Sequence[Rank], step_seconds: float | None, measures: dict[str, Measure], details: dict[str, str]
+) -> None:
+    """How much longer the slowest rank takes for its own part of a step than the others, where ranks say that."""
+    own = [(rank.own_seconds, rank.rank) for rank in ranks if rank.own_seconds is not None]
+    if len(own) < 2 or step_seconds is None:
+        return
+    most, number = max(own)
+    usual = statistics.median(seconds for seconds, rank in own if rank != number)
+    matters = most - usual >= LEAST_OF_STEP * step_seconds
+    measures["run_straggler_share"] = most / max(usual, 1e-6) if matters else 1.0
+    if matters:
+        words = f"rank {number} takes {most:.3g} s of its own for a step, the others {usual:.3g} s"
+        details["run_straggler_share"] = words
 
 
 def _lately(at: float | None, wall: float) -> bool:

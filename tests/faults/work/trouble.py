@@ -71,6 +71,7 @@ def main() -> None:
             go_wrong(mode, str(parameters.get("what", "")), rank)
         if mode == "slow rank" and rank == culprit and step >= at:
             time.sleep(1.0)
+        own = time.monotonic() - began
         told_loss = torch.tensor([loss])
         dist.all_reduce(told_loss)
         loss = 2.0 / (1 + step / 50)
@@ -79,7 +80,7 @@ def main() -> None:
         if jobs.stopping():
             break
         took = max(time.monotonic() - began, 1e-6)
-        jobs.report(step=step, loss=loss, samples_per_second=16 / (took + 0.1))
+        jobs.report(step=step, loss=loss, own_seconds=own, samples_per_second=16 / (took + 0.1))
         print(f"step {step} loss {loss:.4f}", flush=True)
         time.sleep(0.1)
     dist.destroy_process_group()

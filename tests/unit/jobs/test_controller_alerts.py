@@ -24,6 +24,7 @@ from jobs.alertview import (
 from jobs.controller.access import Caller, Role
 from jobs.errors import Refused, Usage
 from jobs.wire import Snapshot
+from probes.health import engine
 from probes.reading import DeviceHealth, Driver, Event, Facts, Health, Mount, Sample, encode
 from tests.unit.jobs.controller_harness import Harness, controller, short_folder
 from tests.unit.jobs.ray_stand_in import RayStandIn
@@ -220,11 +221,22 @@ async def test_what_is_latched_stays_until_it_is_cleared(desk: Harness) -> None:
     assert [(each.id, each.state) for each in history if each.rule == "gpu.recovery"] == [(found.id, "cleared")]
 
 
-async def test_cleared_though_it_holds_it_fires_again(desk: Harness) -> None:
+async def test_cleared_though_it_holds_it_fires_again_in_a_while_and_anything_new_at_once(
+    desk: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MENDED_SECONDS", 4.0)
     found = await fires(desk)
+    cleared_at = time.monotonic()
     await desk.client.clear(ClearRequest(request_id=new(), alerts=[found.id], reason="was reset"))
+    await gone(desk, "gpu.recovery")
     again = await alert(desk, "gpu.recovery")
     assert again.id != found.id
+    assert time.monotonic() - cleared_at > 3.0
+    monkeypatch.setattr(engine, "MENDED_SECONDS", 3600.0)
+    await desk.client.clear(ClearRequest(request_id=new(), alerts=[again.id], reason="was reset"))
+    await gone(desk, "gpu.recovery")
+    tell(desk, devices=broken(2))
+    assert (await alert(desk, "gpu.recovery")).id not in (found.id, again.id)
 
 
 async def test_what_ends_by_itself_is_not_cleared_by_hand(desk: Harness) -> None:

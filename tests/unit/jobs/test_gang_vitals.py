@@ -96,6 +96,31 @@ def test_a_rank_tells_its_step_and_its_child_does_not(rank: subprocess.Popen[byt
     assert pulse.read(tmp_path, 4) is None  # half of it is of the write before
 
 
+def test_what_a_rank_took_without_waiting_is_the_mean_of_its_last_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "_begun_in", None)
+    monkeypatch.setattr(pulse, "_rank", None)
+    for name, value in {"RANK": "2", pulse.FOLDER: str(tmp_path), pulse.RANK_PID: str(os.getpid())}.items():
+        monkeypatch.setenv(name, value)
+
+    def own() -> float | None:
+        told = pulse.read(tmp_path, 2)
+        assert told is not None
+        return told.own_seconds
+
+    jobs.report(step=1)
+    assert own() is None
+    jobs.report(step=2, own_seconds=9.0)
+    assert own() == 9.0
+    for step in range(3, 19):
+        jobs.report(step=step, own_seconds=0.5)
+    assert own() == 0.5, "the first ones load and warm up"
+    pulse.reached(19)
+    assert own() == 0.5
+    assert Watch(tmp_path).of(2, None)[1].own_seconds == 0.5
+
+
 def test_outside_of_a_gang_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "_begun_in", None)
     monkeypatch.setattr(pulse, "_rank", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.controller.health.courses import BASELINE_SAMPLES, LEAST_STEPS, Courses, GpuNow
-from jobs.model import Attempt, Failure, GangStatus, Progress, Run, RunState
+from jobs.model import Attempt, Failure, GangStatus, Progress, Rank, Run, RunState
 from probes.health.rule import Seen
 from probes.reading import Missing
 
@@ -171,3 +171,50 @@ def test_checkpoints_that_take_longer_than_they_did() -> None:
     assert course is not None
     course.savings.extend([2.0] * 10 + [5.0] * 3)
     assert bench.see(run(2)).measures["run_checkpoint_slow"] == pytest.approx(2.5)
+
+
+def with_own(step: int, *own: float | None) -> Run:
+    """A run whose ranks say how long each took for its own part of a step."""
+    made = run(step)
+    ranks = [Rank(rank=number, own_seconds=seconds) for number, seconds in enumerate(own)]
+    status = GangStatus(phase="running", progress=Progress(step=step), ranks=ranks)
+    return made.model_copy(update={"attempts": [made.attempts[0].model_copy(update={"status": status})]})
+
+
+@pytest.mark.parametrize(
+    ("own", "share"),
+    [
+        ((0.2, 0.9, 0.3, 0.25), 3.6),
+        ((0.2, 0.9), 4.5),
+        ((0.2, 0.9, None, 0.3), 3.6),
+        ((0.01, 0.09, 0.01, 0.01), 1.0),  # nine times as long, and nobody waits for that
+        ((0.4, 0.4, 0.4, 0.4), 1.0),
+    ],
+)
+def test_the_rank_that_takes_longest_for_its_own_part_is_named(own: tuple[float | None, ...], share: float) -> None:
+    bench = Bench()
+    bench.go(LEAST_STEPS + 1)
+    seen = bench.see(with_own(LEAST_STEPS + 1, *own))
+    assert seen.measures["run_straggler_share"] == pytest.approx(share)
+    assert ("rank 1 takes 0.9 s" in seen.details.get("run_straggler_share", "")) is (share > 1)
+
+
+def test_of_ranks_that_do_not_say_it_nothing_is_told() -> None:
+    bench = Bench()
+    bench.go(LEAST_STEPS + 1)
+    assert "run_straggler_share" not in bench.see(with_own(LEAST_STEPS + 1, None, 0.9)).measures
+
+
+def test_a_checkpoint_that_takes_much_longer_than_the_others_is_slow() -> None:
+    bench, seen = Bench(), None
+    for number, seconds in enumerate([10.0, 10.0, 11.0, 9.0, 10.0, 10.0, 40.0, 41.0, 40.0]):
+        made = run(number * 10, checkpoint=number * 10)
+        status = made.attempts[0].status
+        assert status is not None
+        status = status.model_copy(update={"checkpoint_seconds": seconds})
+        seen = bench.after(60, made.model_copy(
+            update={"attempts": [made.attempts[0].model_copy(update={"status": status})]}
+        ))  # fmt: skip
+    assert seen is not None
+    assert seen.measures["run_checkpoint_slow"] == pytest.approx(4.0, rel=0.1)
+    assert seen.details["run_checkpoint_slow"] == "the last 3 took 40.0 s; usually 10.5 s"
