@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from jobs.alertview import Level
+from jobs.alertview import LONGEST_SILENCE_SECONDS, Level
 from jobs.section import Section
 from jobs.values import REFERENCE, Command, EnvValue, Host, QueueName, Seconds, Text, seconds, stated
 from probes.health.rule import Thresholds
@@ -178,7 +178,7 @@ class Alerting(Section):
     """No such page if not given."""
     rules: Annotated[dict[RuleId, RuleChange], Field(max_length=1000)] = Field(default_factory=dict)
     """Rule to what is different in it."""
-    silences_longest: Seconds = 30 * 86400.0
+    silences_longest: Annotated[Seconds, Field(le=LONGEST_SILENCE_SECONDS)] = 30 * 86400.0
 
     def thresholds(self) -> Thresholds:
         """The changes as the rules' judge takes them."""

@@ -145,12 +145,16 @@ class AcknowledgeRequest(_Model):
     reason: str = ""
 
 
+LONGEST_SILENCE_SECONDS = 366 * 86400.0
+"""Silences end. A cluster file says less, see ``alerting.silences_longest``."""
+
+
 class SilenceRequest(_Model):
     """Have what matches not told of for a while."""
 
     request_id: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
     matcher: Matcher
-    seconds: float = Field(gt=0, le=30 * 86400)
+    seconds: float = Field(gt=0, le=LONGEST_SILENCE_SECONDS)
     reason: str = ""
     dry_run: bool = False
 

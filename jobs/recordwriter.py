@@ -308,6 +308,7 @@ class Writer:
         """To this moment: a new segment where the old one is a minute long, or the clock went back."""
         back = at < self._now - BACKWARDS_SECONDS
         if back:
+            self.flush()
             self._now = at
             for node in self._nodes.values():  # what is known came before now, whatever the clock said then
                 node.sampled_at, node.health_at = min(node.sampled_at, at), min(node.health_at, at)

@@ -295,14 +295,17 @@ class Timeline:
     def history(self, name: str) -> _Rings:
         """The last ten minutes of a node's accelerators. Raises `BadRecording`."""
         rings: _Rings = {}
-        last: tuple[float, dict[int, list[float | None]]] | None = None
-        start = self.at - SECONDS
-        for at, values in self._figures(name, start):
-            if last is not None:
-                _push(rings, last[1], round(at - start) - round(last[0] - start))
-            last = at, values
+        last: dict[int, list[float | None]] | None = None
+        first, place = 0.0, 0
+        for at, values in self._figures(name, self.at - SECONDS):
+            if last is None:
+                first = at  # seconds are counted from here, so that one sample a second falls into one second each
+            else:
+                _push(rings, last, round(at - first) - place)
+                place = round(at - first)
+            last = values
         if last is not None:
-            _push(rings, last[1], max(1, round(self.at - start) - round(last[0] - start)))
+            _push(rings, last, max(1, round(self.at - first) - place))
         return rings
 
     def _figures(self, name: str, since: float) -> Iterator[tuple[float, dict[int, list[float | None]]]]:

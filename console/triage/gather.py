@@ -227,6 +227,7 @@ class _Gathering:
         zero = next((rank.node for rank in evidence.ranks if rank.rank == 0), "")
         ahead = evidence.nodes[zero].clock_offset_seconds if zero in evidence.nodes else None
         run.course = asked_runs.without_offset(run.course, ahead or 0.0)
+        asked_runs.share_out(evidence.ranks, run.course)
 
     async def _times_lost(self, client: ControllerClient) -> None:
         """How often nodes went away lately, where the head records that."""

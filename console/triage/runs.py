@@ -30,6 +30,7 @@ DRIVER_LINES = 1_000
 POINTS = 600
 PROCESS_SECONDS = 0.25
 TERMINATED = -15
+STEPS_COMPARED = 20
 LOOK_AFTER_SECONDS = 20.0
 
 T = TypeVar("T")
@@ -238,6 +239,22 @@ def ranks_of(run: Run, nodes: Mapping[str, str], facts: Mapping[str, NodeEvidenc
             )
         )
     return found
+
+
+def share_out(ranks: Iterable[RankEvidence], course: Sequence[Progress]) -> None:
+    """Where ranks say what a step takes them by themselves, the rest of a step is what they wait for each other."""
+    latest = [point for point in course if point.wall][-STEPS_COMPARED:]
+    steps = [
+        (after.wall - before.wall) / (after.step - before.step)
+        for before, after in itertools.pairwise(latest)
+        if after.step > before.step and after.wall > before.wall
+    ]
+    if not steps:
+        return
+    step = statistics.median(steps)
+    for rank in ranks:
+        if "compute" in rank.seconds:
+            rank.seconds["collective"] = max(0.0, step - rank.seconds["compute"])
 
 
 def stands_still(run: Run, course: Sequence[Progress], now: float) -> bool:

@@ -40,7 +40,7 @@ def pace(look: Look, sheet: Sheet) -> None:
             Finding(
                 "S02", CODE, f"run is at {100 * loss[0]:.0f}% of its usual speed", "likely",
                 "Not known what takes the time.",
-                "Have the script report seconds for data, compute and collectives; look at the GPUs' clocks.",
+                "Have the script report own_seconds on every rank; look at the GPUs' clocks.",
                 Culprit(run=look.run.id if look.run else ""), "l", (loss[1],), weight=49, symptom=SLOW,
                 touches=tuple(look.involved),
             )

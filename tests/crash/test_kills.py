@@ -20,5 +20,6 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled(kills: i
             await made.settle()
             await made.check()
         except AssertionError as error:
-            pytest.fail(f"RAYDECK_CRASH_SEED={crash_seed}: {error}\nthe last operations:\n{shown(made.history)}")
+            # What went wrong stands last: of a long report the end is what one gets to see.
+            pytest.fail(f"the last operations:\n{shown(made.history)}\nRAYDECK_CRASH_SEED={crash_seed}: {error}")
         print(made.kills, made.died_in)

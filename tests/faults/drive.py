@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from jobs.alertview import Alert, ClearRequest
 from jobs.client import ControllerClient
+from probes.health.rules import RULES
 from tests.faults.fault import Aim, Fault, Result
 from tests.faults.lab import Lab
 
@@ -20,6 +21,9 @@ QUIET_SECONDS = 150.0
 CALM_SECONDS = 4.0
 """For so long nothing may fire any more; longer than a probe takes to tell of most figures."""
 TOLD = ("critical", "warning")
+FOR_SECONDS = {rule.id: rule.for_seconds for rule in RULES}
+AFTER_SECONDS = 45.0
+"""So long an alert may take beyond the time that its rule wants to see it hold: some figures come every ten seconds."""
 
 
 async def run(lab: Lab, desk: ControllerClient, fault: Fault) -> Result:
@@ -49,7 +53,8 @@ async def _firing(desk: ControllerClient) -> list[Alert]:
 
 
 async def _detect(desk: ControllerClient, fault: Fault, aim: Aim, before: set[str], result: Result) -> None:
-    deadline = time.monotonic() + fault.seconds
+    rules = [FOR_SECONDS[rule] for rule in fault.rules]
+    deadline = time.monotonic() + max([fault.seconds, *(seconds + AFTER_SECONDS for seconds in rules)])
     while fault.rules and time.monotonic() < deadline:
         for alert in await _firing(desk):
             if alert.rule in fault.rules and alert.id not in before and _about(alert, aim):

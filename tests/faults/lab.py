@@ -39,6 +39,7 @@ IDLE = (
 """What the stand-in shows while nothing is broken: left to itself its GPUs are busy, and nobody would hold them."""
 RULES: dict[str, dict[str, object]] = {rule.id: {"clear": "1s"} for rule in ALL_RULES if not rule.latch}
 """Alerts wait half a minute to two before they end; here the next fault would have to wait for that."""
+RULES["run.slow"]["for"] = "30s"  # instead of five minutes
 START_SECONDS = 60.0
 KERNEL_FACILITY = 4
 HEALTH_SECONDS = 10.0
@@ -93,8 +94,8 @@ class Lab:
         assert isinstance(found, FaultHosts)
         return found
 
-    def wait_step(self, run: str, step: int) -> None:
-        """Until a run has made this step."""
+    def wait_step(self, run: str, step: int, seconds: float = START_SECONDS) -> None:
+        """Until a run has made this step, or is over."""
 
         def there() -> bool:
             told = json.loads(self.bed.cli("runs", "--json").stdout)
@@ -103,7 +104,7 @@ class Lab:
                 return True
             return found is not None and (found["step"] or 0) >= step
 
-        _until(f"{run} comes to step {step}", there, START_SECONDS)
+        _until(f"{run} comes to step {step}", there, seconds)
 
     def wait_health(self, node: str) -> None:
         """Until the controller has had a whole look at a node since now."""
@@ -234,6 +235,13 @@ class Lab:
             yield run
         finally:
             self.bed.cli("stop", run, "--now", "--yes", "--reason", "the fault was seen", check=False)
+
+    def nodes_of(self, run: str) -> list[str]:
+        """Where a run runs."""
+        told = json.loads(self.bed.cli("runs", "--json").stdout)
+        ranks = next(each["ranks"] for each in told if each["id"] == run)
+        addresses = {rank["node_address"] for rank in ranks}
+        return sorted(name for name, host in self.bed.hosts.items() if host.link.address in addresses)
 
     def ranks(self, run: str, rank: int) -> list[int]:
         """The process of one rank, by this machine's ids."""

@@ -96,11 +96,12 @@ def head_silent(lab: Lab) -> Generator[Aim]:
 @contextmanager
 def port_down(lab: Lab) -> Generator[Aim]:
     host = lab.bed.hosts[NODE]
-    host.inside("ip", "link", "add", "eth9", "type", "dummy")
+    host.inside("ip", "link", "add", "eth9", "type", "veth", "peer", "name", "eth9-peer")
+    host.inside("ip", "link", "set", "eth9-peer", "up")
     host.inside("ip", "addr", "add", "192.0.2.9/24", "dev", "eth9")
     host.inside("ip", "link", "set", "eth9", "up")
     lab.wait_health(NODE)
-    host.inside("ip", "link", "set", "eth9", "down")
+    host.inside("ip", "link", "set", "eth9-peer", "down")
     try:
         yield Aim(NODE, NODE)
     finally:

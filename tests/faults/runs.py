@@ -15,6 +15,8 @@ Make = Callable[[Lab], AbstractContextManager[Aim]]
 KILL = signal.SIGKILL
 AT = 15
 """The step at which a run goes wrong."""
+BASELINE_STEPS = 450
+"""By then it is known how fast a run usually is."""
 
 
 def trouble(mode: str, culprit: str = "rank 1", what: str = "", **changes: Any) -> Make:
@@ -81,6 +83,16 @@ def full_output(lab: Lab) -> Generator[Aim]:
         yield stack.enter_context(trouble("write", str(path), f"{path}/checkpoint")(lab))
 
 
+@contextmanager
+def slow_link(lab: Lab) -> Generator[Aim]:
+    """A run of two nodes that sends 4 MB at each step, and a link of one of them that lets little through."""
+    with lab.running("", training__parameters__numbers=1_000_000) as run:
+        lab.wait_step(run, BASELINE_STEPS, 180.0)
+        node = next(name for name in lab.nodes_of(run) if name != "head")
+        with lab.bed.hosts[node].link.slow(20_000):
+            yield Aim(run, run, run)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault("rank killed", signalled(signal.SIGKILL), ("run.failed", "run.retries_spent"), r"kill|signal 9|SIGKILL"),
     Fault("rank stopped", signalled(signal.SIGSTOP), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
@@ -97,5 +109,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("output folder full", full_output, ("run.failed",), r"space|full", also=("mount.space.critical", "mount.space")),
     Fault("more GPUs than any node has", too_big, (), r"8|never|no node|resources|GPUs"),
     Fault("a rank is slow", trouble("slow rank"), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
+    Fault("slow link", slow_link, ("run.slow",), r"network|collective"),
     Fault("rank waits in a read", trouble("wait in a read", "rank 1", "{folder}/pipe"), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
 )  # fmt: skip

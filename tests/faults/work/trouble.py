@@ -72,7 +72,7 @@ def main() -> None:
         if mode == "slow rank" and rank == culprit and step >= at:
             time.sleep(1.0)
         own = time.monotonic() - began
-        told_loss = torch.tensor([loss])
+        told_loss = torch.full((int(parameters.get("numbers", 1)),), loss)
         dist.all_reduce(told_loss)
         loss = 2.0 / (1 + step / 50)
         if mode == "nan" and step >= at:

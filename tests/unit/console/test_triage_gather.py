@@ -19,7 +19,7 @@ from console.triage.looking import look_at
 from console.triage.nodes import Machine, ways
 from console.triage.places import excerpt
 from console.triage.recorded import times_lost
-from console.triage.runs import Ranked, of_attempt, stands_still, take_look
+from console.triage.runs import Ranked, of_attempt, share_out, stands_still, take_look
 from console.triage.serving import serve_evidence
 from console.triage.targets import target_of
 from jobs.errors import Refused, Unreachable
@@ -373,3 +373,13 @@ async def test_a_session_without_nodes_has_evidence_too(said: Said) -> None:
         await gather(made, Target("node", "gone"))
     with pytest.raises(Unreachable):
         await said.ask(Nodes(made), "worker-1", [], 1.0)
+
+
+def test_the_rest_of_a_step_is_what_ranks_wait_for_each_other() -> None:
+    ranks = [RankEvidence(0, seconds={"compute": 0.2}), RankEvidence(1, seconds={"compute": 2.5}), RankEvidence(2)]
+    course = [Progress(step=10 * at, wall=WALL + 20 * at) for at in range(30)]
+    share_out(ranks, course)
+    assert [rank.seconds.get("collective") for rank in ranks] == [pytest.approx(1.8), 0.0, None]
+    alone = [RankEvidence(0, seconds={"compute": 0.2})]
+    share_out(alone, [Progress(step=1, wall=WALL), Progress(step=1, wall=WALL + 5), Progress(step=2)])
+    assert "collective" not in alone[0].seconds
