@@ -37,7 +37,6 @@ INFLATED_LIMIT_BYTES = 128 * 1024 * 1024
 """Of one segment."""
 MARKS_LIMIT_BYTES = 4 * 1024 * 1024
 LANES_LIMIT = 100_000
-"""Of one node."""
 LARGEST_TIME = 1e12
 TICKS_PER_SECOND = 100
 """Times of records are kept to a hundredth of a second."""
@@ -102,11 +101,6 @@ class Segment:
     marks: list[Mark]
     torn: bool = False
     """Something stands behind its last whole chunk that is none."""
-
-    @property
-    def content(self) -> bytes:
-        """Its bytes, without a torn end."""
-        return bytes(self.data[self.start : self.end])
 
     def info(self, complete: bool = True) -> SegmentInfo:
         """What an index says of it."""
@@ -204,7 +198,9 @@ def _segment(view: memoryview, start: int) -> Segment | None:
                 head = json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES))
                 seq, since = int(head["seq"]), found.first
             elif found.kind == MARKS:
-                marks += _marks(json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES)))
+                for raw in json.loads(inflated(view[found.start : found.end], MARKS_LIMIT_BYTES)):
+                    with contextlib.suppress(ValidationError):  # a newer version may mark more
+                        marks.append(Mark.model_validate(raw))
         except (BadRecording, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             break
         chunks.append(found)
@@ -214,15 +210,6 @@ def _segment(view: memoryview, start: int) -> Segment | None:
     until = max([since, *(each.last for each in chunks if each.kind == CHANGES)])
     torn = at < len(view) and bytes(view[at : at + len(MAGIC)]) != MAGIC
     return Segment(view, start, seq, since, until, at, chunks, marks, torn)
-
-
-def _marks(told: list[Any]) -> list[Mark]:
-    """Those that this version knows: a newer one may mark more, and what it records can be read all the same."""
-    found: list[Mark] = []
-    for raw in told:
-        with contextlib.suppress(ValidationError):
-            found.append(Mark.model_validate(raw))
-    return found
 
 
 def _chunk(view: memoryview, at: int) -> Chunk | None:

@@ -235,8 +235,9 @@ class Timeline:
                 self.fleet.take_health(name, health, then.health_at or self.at)
         for name in changed.states:
             self._take_states(player.nodes[name])
-        for name in changed.runs:
-            self.work.run_changed(_valid(Run, player.runs[name]), self.at)
+        for name in player.runs:  # in their order: of two that claim a GPU the later one has it
+            if name in changed.runs:
+                self.work.run_changed(_valid(Run, player.runs[name]), self.at)
         for name in changed.views:  # after the runs: among Ray's jobs are those that are attempts of them
             self._take_view(name, player.views[name])
         self.work.heard_at = self.at
