@@ -22,10 +22,10 @@ from console.triage.runs import Ranked
 from console.triage.serving import serve_evidence
 from console.triage.targets import dataset_path, well
 from jobs.client import ControllerClient
-from jobs.errors import RaydeckError, Refused
+from jobs.errors import RaydeckError, Refused, Unreachable
 from jobs.model import Run
 from jobs.rayapi import RayApi
-from jobs.triage.evidence import Evidence, RunEvidence, Target
+from jobs.triage.evidence import Evidence, RunEvidence, Target, Truth
 from jobs.triage.findings import STEP_NAMES, StepName
 from jobs.within import within
 
@@ -297,8 +297,16 @@ class _Gathering:
         return await self._nodes.ask(name, tasks, min(NODE_SECONDS, self._left))
 
     async def _first_round(self, name: str) -> None:
-        answers = await self._ask(name, asked_nodes.questions(self._session.fleet.nodes[name]))
-        self._machines[name] = asked_nodes.take(self._evidence.nodes[name], answers)
+        evidence = self._evidence.nodes[name]
+        try:
+            answers = await self._ask(name, asked_nodes.questions(self._session.fleet.nodes[name]))
+        except Unreachable as error:
+            if evidence.ssh.state == "unknown":  # it was still connecting when this began
+                evidence.ssh = Truth("silent", error.sentence)
+            raise
+        if evidence.ssh.state == "unknown":
+            evidence.ssh = Truth("up")
+        self._machines[name] = asked_nodes.take(evidence, answers)
 
     async def _second_round(self, name: str) -> None:
         machine, ranked = self._machines[name], self._ranked

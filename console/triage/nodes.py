@@ -67,7 +67,7 @@ def from_store(session: Session, node: Node) -> NodeEvidence:
         name=node.name,
         address=node.address,
         role=node.role,
-        ssh=truth(node.ssh, {"none": "unknown"}),
+        ssh=truth(node.ssh, {"none": "unknown", "connecting": "unknown"}),
         ray=truth(node.ray, {}),
         driver=truth(node.driver, {}),
         facts=node.facts,

@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults import drive, gpus, nodes, runs, together
+from tests.faults import drive, gpus, kernel, nodes, runs, together
 from tests.faults.fault import Fault, Result
 from tests.faults.lab import Lab, lab
 from tests.hosts.bed import why_not
 
 RESULT = Path(__file__).with_name("RESULT.md")
-FAULTS: tuple[Fault, ...] = (*gpus.FAULTS, *nodes.FAULTS, *runs.FAULTS, *together.FAULTS)
+FAULTS: tuple[Fault, ...] = (*runs.FAULTS, *nodes.FAULTS, *gpus.FAULTS, *together.FAULTS, *kernel.FAULTS)
 
 
 def line(result: Result) -> str:

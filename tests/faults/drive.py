@@ -16,8 +16,9 @@ from tests.faults.fault import Aim, Fault, Result
 from tests.faults.lab import Lab
 
 LOOK_SECONDS = 0.1
-QUIET_SECONDS = 150.0
-"""So long what fires may take to end after the fault was mended."""
+QUIET_SECONDS = 40.0
+"""So long what fires may take to end after the fault was mended. A failed run is told of for longer, and so are lines of
+a kernel: these go on beside what comes next."""
 CALM_SECONDS = 4.0
 """For so long nothing may fire any more; longer than a probe takes to tell of most figures."""
 TOLD = ("critical", "warning")

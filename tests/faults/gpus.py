@@ -12,7 +12,6 @@ from tests.nvml import LOST, VERSION_MISMATCH
 Make = Callable[[Lab], AbstractContextManager[Aim]]
 NODE = "worker-1"
 GPU = f"{NODE}/2"
-PCI = "0000:1b:00"
 
 
 def simulated(kind: str, *, on: str = GPU, load: bool = False, **more: object) -> Make:
@@ -62,17 +61,6 @@ def nvml(on: str, *rules: str) -> Make:
     return make
 
 
-def kernel(on: str, *lines: str, node: str = NODE) -> Make:
-    """Lines of a host's kernel."""
-
-    @contextmanager
-    def make(lab: Lab) -> Generator[Aim]:
-        with lab.kernel_says(node, *lines):
-            yield Aim(on, node, node)
-
-    return make
-
-
 FAULTS: tuple[Fault, ...] = (
     Fault("GPU lost", simulated("lost"), ("gpu.lost",), r"lost|bus|not answer"),
     Fault("driver hangs", simulated("hung", on=NODE), ("node.driver.blocked", "node.driver.slow"), r"driver.*not (?:answer|come)|block|hang"),
@@ -99,6 +87,4 @@ FAULTS: tuple[Fault, ...] = (
     Fault("NVML says that a GPU is lost", nvml(f"{NVML_HOST}/1", *(f"error {name} 1 {LOST}" for name in (
           "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetUUID"))),
           ("gpu.lost",), r"lost|bus|not answer"),
-    Fault("XID 48 in the kernel's log", kernel(NODE, f"NVRM: Xid (PCI:{PCI}): 48, pid=1234, name=python, DBE"), ("gpu.xid.critical", "node.xid.critical"), r"XID 48|double"),
-    Fault("fatal NVSwitch error", kernel(NODE, "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"), ("node.sxid",), r"SXid|NVSwitch"),
 )  # fmt: skip

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.faults.fault import Aim, Fault
-from tests.faults.gpus import kernel
 from tests.faults.lab import Lab
 
 Make = Callable[[Lab], AbstractContextManager[Aim]]
@@ -116,10 +115,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault("/dev/shm full", full_shm, ("mount.shm.critical", "mount.shm"), r"shm"),
     Fault("clock 0.8 s ahead", skewed(0.8), ("node.clock",), r"clock", seconds=90),
     Fault("clock 5 s behind", skewed(-5.0), ("node.clock.critical",), r"clock", seconds=90),
-    Fault("out of memory, by the kernel", kernel(NODE, "Out of memory: Killed process 4242 (python) total-vm:9000000kB, anon-rss:8000000kB",
-          node=NODE), ("node.oom",), r"memory"),
-    Fault("NFS server does not answer", kernel(NODE, "nfs: server store-1 not responding, still trying", node=NODE), ("node.storage_errors",), r"nfs|storage"),
-    Fault("hardware error by the kernel", kernel(NODE, "mce: [Hardware Error]: Machine check events logged", node=NODE), ("node.machine_check",), r"hardware|machine check"),
     Fault("a port goes down", port_down, ("node.port_down", "node.port_down.idle"), r"eth9|port", seconds=90),
     Fault("Ray's process killed", raylet_killed, ("node.ray_dead",), r"Ray|raylet", also=("node.unwatched",)),
     Fault("link cut", link_cut, ("node.unwatched", "node.ssh_lost", "node.ray_dead"), r"reach|link|network|answer|silent|lost", also=("node.unwatched", "node.ray_dead", "node.ssh_lost"), seconds=120),
