@@ -28,6 +28,7 @@ from jobs.model import Attempt, Progress, RunState
 from jobs.recordview import Mark
 from jobs.triage.evidence import Evidence, RankEvidence, Target
 from jobs.triage.findings import STEP_NAMES, StepName
+from jobs.triage.report import triage
 from jobs.triage.stacks import doing
 from jobs.wire import ReleaseRow
 from probes.reading import Event
@@ -123,6 +124,27 @@ async def test_a_nodes_clock_is_taken_out_of_all_that_it_says(said: Said) -> Non
     assert evidence.ranks[1].log[-1].wall == WALL - 303
     assert evidence.ranks[1].log[0].wall == pytest.approx(WALL - 280 - 3.0)
     assert evidence.ranks[2].log[-1].wall == pytest.approx(WALL - 299.6 + 2.0 - 0.003)
+
+
+async def test_a_node_that_takes_no_connection_is_no_node_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that was opened just now is still connecting: what becomes of that is what the triage says."""
+    answered = answering(monkeypatch)
+    ask = answered.ask
+
+    async def cut(nodes: Nodes, name: str, tasks: Sequence[Task], seconds: float) -> Answers:
+        if name == "worker-2":
+            raise Unreachable("no SSH connection to worker-2 within 8 s")
+        return await ask(nodes, name, tasks, seconds)
+
+    monkeypatch.setattr(answered, "ask", cut)
+    made = session()
+    for name in ("worker-1", "worker-2"):
+        made.fleet.ssh_state(name, "connecting", "", NOW - 1)
+    evidence = await gather(made, Target())
+    assert evidence.nodes["worker-1"].ssh.state == "up"
+    assert evidence.nodes["worker-2"].ssh.state == "silent"
+    told = triage(evidence)
+    assert told.headline.startswith("Probably worker-2: the node does not answer over SSH")
 
 
 async def test_a_node_that_never_answers_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
