@@ -15,18 +15,20 @@ Make = Callable[[Lab], AbstractContextManager[Aim]]
 KILL = signal.SIGKILL
 AT = 15
 """The step at which a run goes wrong."""
+LATER = 150
+"""The same where it has to be known before what is usual: some fifteen seconds on."""
 BASELINE_STEPS = 450
 """By then it is known how fast a run usually is."""
 
 
-def trouble(mode: str, culprit: str = "rank 1", what: str = "", **changes: Any) -> Make:
+def trouble(mode: str, culprit: str = "rank 1", what: str = "", step: int = AT, **changes: Any) -> Make:
     """A run that goes wrong by itself."""
 
     @contextmanager
     def make(lab: Lab) -> Generator[Aim]:
-        more = {"training__parameters__at_step": AT, "training__parameters__what": what.format(folder=lab.bed.folder)}
+        more = {"training__parameters__at_step": step, "training__parameters__what": what.format(folder=lab.bed.folder)}
         with lab.running(mode, **{**more, **changes}) as run:
-            lab.wait_step(run, AT - 1)
+            lab.wait_step(run, step - 1)
             yield Aim(run, run, culprit)
 
     return make
@@ -43,13 +45,13 @@ def at_once(mode: str, culprit: str, **changes: Any) -> Make:
     return make
 
 
-def signalled(number: signal.Signals, rank: int = 1) -> Make:
+def signalled(number: signal.Signals, rank: int = 1, step: int = AT) -> Make:
     """A healthy run of which one rank is sent a signal."""
 
     @contextmanager
     def make(lab: Lab) -> Generator[Aim]:
         with lab.running() as run:
-            lab.wait_step(run, AT)
+            lab.wait_step(run, step)
             pids = lab.ranks(run, rank)
             assert pids, f"rank {rank} of {run} is not there"
             for pid in pids:
@@ -95,8 +97,8 @@ def slow_link(lab: Lab) -> Generator[Aim]:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("rank killed", signalled(signal.SIGKILL), ("run.failed", "run.retries_spent"), r"kill|signal 9|SIGKILL"),
-    Fault("rank stopped", signalled(signal.SIGSTOP), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
-    Fault("rank sleeps", trouble("sleep"), ("run.spinning", "run.stalled"), r"behind|hang", seconds=120),
+    Fault("rank stopped", signalled(signal.SIGSTOP, step=LATER), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
+    Fault("rank sleeps", trouble("sleep", step=LATER), ("run.spinning", "run.stalled"), r"behind|hang", seconds=120),
     Fault("rank exits without a word", trouble("silent exit"), ("run.failed",), r"exit|code 3|without"),
     Fault("loss is not a number", trouble("nan", ""), ("run.not_finite",), r"not a number|NaN|finite", also=("run.failed",)),
     Fault("data missing", trouble("missing data", "/shard-7", "{folder}/nowhere/shard-7"), ("run.failed",), r"missing|No such file|not there|data"),
@@ -105,10 +107,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("host memory full", trouble("host memory"), ("run.failed",), r"memory"),
     Fault("device-side assert", trouble("assert"), ("run.failed",), r"assert"),
     Fault("port taken", trouble("port taken"), ("run.failed",), r"port|address already in use"),
-    Fault("ranks call different collectives", trouble("mismatch", ""), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
+    Fault("ranks call different collectives", trouble("mismatch", "", step=LATER), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
     Fault("output folder full", full_output, ("run.failed",), r"space|full", also=("mount.space.critical", "mount.space")),
     Fault("more GPUs than any node has", too_big, (), r"8|never|no node|resources|GPUs"),
-    Fault("a rank is slow", trouble("slow rank"), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
+    Fault("a rank is slow", trouble("slow rank", step=LATER), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
     Fault("slow link", slow_link, ("run.slow",), r"network|collective"),
-    Fault("rank waits in a read", trouble("wait in a read", "rank 1", "{folder}/pipe"), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
+    Fault("rank waits in a read", trouble("wait in a read", "rank 1", "{folder}/pipe", LATER), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
 )  # fmt: skip

@@ -21,6 +21,8 @@ LEAST_STEPS = 5
 BASELINE_SAMPLES = 40
 POWERS_KEPT = 60
 LATEST_SAVINGS = 3
+LONG_SECONDS = 1800.0
+"""After a first step so much without another is a stall, however long a step takes: collectives give up before."""
 LEAST_OF_STEP = 0.1
 """A rank whose own part of a step is longer than the others' by less than this share of the step holds nobody up."""
 LATELY_SECONDS = 600.0
@@ -177,7 +179,11 @@ class Courses:
         measures["run_spinning"] = Missing(ERROR, "no usual power is known") if spinning is None else int(spinning)
         measures["run_stuck_seconds"] = unknown if stuck is None else stuck
         if stuck is None or usual is None:
-            measures["run_stuck_short"] = measures["run_stuck_long"] = unknown
+            measures["run_stuck_short"] = unknown
+            measures["run_stuck_long"] = unknown if stuck is None else stuck / LONG_SECONDS
+            if stuck is not None:
+                words = f"no step for {stuck:.0f} s after step {course.step}; too few came to know how long one takes"
+                details["run_stuck_long"] = words
         else:
             measures["run_stuck_short"] = stuck / max(20.0, 6 * usual)
             measures["run_stuck_long"] = stuck / max(300.0, 10 * usual)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.controller.health.courses import BASELINE_SAMPLES, LEAST_STEPS, Courses, GpuNow
+from jobs.controller.health.courses import BASELINE_SAMPLES, LEAST_STEPS, LONG_SECONDS, Courses, GpuNow
 from jobs.model import Attempt, Failure, GangStatus, Progress, Rank, Run, RunState
 from probes.health.rule import Seen
 from probes.reading import Missing
@@ -171,6 +171,16 @@ def test_checkpoints_that_take_longer_than_they_did() -> None:
     assert course is not None
     course.savings.extend([2.0] * 10 + [5.0] * 3)
     assert bench.see(run(2)).measures["run_checkpoint_slow"] == pytest.approx(2.5)
+
+
+def test_a_run_that_hangs_at_its_second_step_is_told_of_in_the_end() -> None:
+    bench = Bench()
+    bench.go(2)
+    measures = bench.after(LONG_SECONDS - 10, run(1)).measures
+    assert measures["run_stuck_long"] < 1  # pyright: ignore[reportOperatorIssue]
+    seen = bench.after(20, run(1))
+    assert seen.measures["run_stuck_long"] >= 1  # pyright: ignore[reportOperatorIssue]
+    assert "too few came" in seen.details["run_stuck_long"]
 
 
 def with_own(step: int, *own: float | None) -> Run:
