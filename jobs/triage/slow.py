@@ -18,6 +18,8 @@ SLOWER_COMPUTE = 1.3
 LOW_CLOCK_SHARE = 0.8
 DATA_SHARE = 0.2
 COLLECTIVE_SHARE = 0.4
+LEAST_OF_STEP = 0.1
+"""What a rank takes longer than the others holds them up only if it is such a share of the whole step."""
 CPU_PERCENT = 95.0
 IO_PRESSURE_PERCENT = 20.0
 LOW_USE_PERCENT = 50.0
@@ -78,7 +80,10 @@ def _straggler(look: Look, late: bool) -> Finding | None:
         usual = median(rank.seconds["compute"] for rank in timed if rank is not one)
         waits = [rank.seconds.get("collective") for rank in timed]
         least = None not in waits and one.seconds.get("collective") == min(each for each in waits if each is not None)
-        if usual is None or one.seconds["compute"] < SLOWER_COMPUTE * usual or not (least or None in waits):
+        longer = one.seconds["compute"] - (usual or 0.0)
+        matters = longer >= LEAST_OF_STEP * (one.seconds["compute"] + one.seconds.get("collective", 0.0))
+        slower = usual is not None and one.seconds["compute"] >= SLOWER_COMPUTE * usual and matters
+        if not slower or not (least or None in waits):
             one = None
         else:
             items.append(

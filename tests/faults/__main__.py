@@ -36,6 +36,7 @@ async def everything(made: Lab, faults: Sequence[Fault], keep: bool) -> list[Res
     results: list[Result] = []
     async with made.bed.desk() as desk:
         await made.calm(desk)
+        await asyncio.to_thread(made.keep_runs_away)
         for fault in faults:
             result = await drive.run(made, desk, fault)
             results.append(result)

@@ -17,9 +17,11 @@ from tests.faults.lab import Lab
 
 LOOK_SECONDS = 0.1
 QUIET_SECONDS = 40.0
-"""So long what fires may take to end after the fault was mended. A failed run is told of for longer, and so are lines of
-a kernel: these go on beside what comes next."""
-CALM_SECONDS = 4.0
+"""So long what fires may take to end after the fault was mended. Lines of a kernel are told of for longer: that goes on
+beside what comes next."""
+STAYS = ("run.failed", "run.retries_spent")
+"""Told of for an hour, since a run that failed stays failed."""
+CALM_SECONDS = 3.0
 """For so long nothing may fire any more; longer than a probe takes to tell of most figures."""
 TOLD = ("critical", "warning")
 FOR_SECONDS = {rule.id: rule.for_seconds for rule in RULES}
@@ -108,7 +110,7 @@ async def _settle(desk: ControllerClient, before: set[str]) -> set[tuple[str, ..
     calm_since = time.monotonic()
     while time.monotonic() - calm_since < CALM_SECONDS and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        left = [alert for alert in await _firing(desk) if alert.id not in before]
+        left = [alert for alert in await _firing(desk) if alert.id not in before and alert.rule not in STAYS]
         if left:
             calm_since = time.monotonic()
             cleared |= {(alert.rule, *alert.entities) for alert in left}

@@ -28,6 +28,8 @@ WORK = Path(__file__).parent / "work"
 STALL = Path(__file__).parent / "stall.py"
 NVML_HOST = "worker-3"
 """Its GPUs are read through NVIDIA's own library, for which the stand-in in C is put; the others' are simulated."""
+TRAINS = ("worker-1", "worker-2")
+"""Where runs go: what the stand-in shows does not follow from what runs do."""
 GPUS = 4
 IDLE = (
     f"devices {GPUS}",
@@ -113,6 +115,10 @@ class Lab:
     def back(self, node: str) -> None:
         """Bring a node back into Ray, as an operator does."""
         self.bed.cli("rejoin", node, "--yes", "--reason", "the fault was mended", seconds=180.0)
+
+    def keep_runs_away(self) -> None:
+        """From the node whose GPUs know nothing of them."""
+        self.bed.cli("cordon", NVML_HOST, "--yes", "--reason", "its GPUs are a stand-in")
 
     async def calm(self, desk: ControllerClient) -> None:
         """Until every node is watched and nothing fires."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from tests.faults.fault import Aim, Fault
-from tests.faults.lab import Lab
+from tests.faults.lab import GPUS, TRAINS, Lab
 
 Make = Callable[[Lab], AbstractContextManager[Aim]]
 KILL = signal.SIGKILL
@@ -95,10 +95,24 @@ def slow_link(lab: Lab) -> Generator[Aim]:
             yield Aim(run, run, run)
 
 
+def hangs(make: Make) -> Make:
+    """And the GPUs of all ranks do what they do while ranks wait in a collective: full utilisation, little power."""
+
+    @contextmanager
+    def spinning(lab: Lab) -> Generator[Aim]:
+        with make(lab) as aim, ExitStack() as stack:
+            for node in TRAINS:
+                faults = {str(index): {"kind": "spin"} for index in range(GPUS)}
+                stack.enter_context(lab.simulated(node, faults=faults))
+            yield aim
+
+    return spinning
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault("rank killed", signalled(signal.SIGKILL), ("run.failed", "run.retries_spent"), r"kill|signal 9|SIGKILL"),
-    Fault("rank stopped", signalled(signal.SIGSTOP, step=LATER), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
-    Fault("rank sleeps", trouble("sleep", step=LATER), ("run.spinning", "run.stalled"), r"behind|hang", seconds=120),
+    Fault("rank stopped", hangs(signalled(signal.SIGSTOP, step=LATER)), ("run.spinning", "run.stalled"), r"behind|stopped|state T|hang", seconds=120),
+    Fault("rank sleeps", hangs(trouble("sleep", step=LATER)), ("run.spinning", "run.stalled"), r"behind|hang", seconds=120),
     Fault("rank exits without a word", trouble("silent exit"), ("run.failed",), r"exit|code 3|without"),
     Fault("loss is not a number", trouble("nan", ""), ("run.not_finite",), r"not a number|NaN|finite", also=("run.failed",)),
     Fault("data missing", trouble("missing data", "/shard-7", "{folder}/nowhere/shard-7"), ("run.failed",), r"missing|No such file|not there|data"),
@@ -107,10 +121,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("host memory full", trouble("host memory"), ("run.failed",), r"memory"),
     Fault("device-side assert", trouble("assert"), ("run.failed",), r"assert"),
     Fault("port taken", trouble("port taken"), ("run.failed",), r"port|address already in use"),
-    Fault("ranks call different collectives", trouble("mismatch", "", step=LATER), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
+    Fault("ranks call different collectives", hangs(trouble("mismatch", "", step=LATER)), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
     Fault("output folder full", full_output, ("run.failed",), r"space|full", also=("mount.space.critical", "mount.space")),
     Fault("more GPUs than any node has", too_big, (), r"8|never|no node|resources|GPUs"),
     Fault("a rank is slow", trouble("slow rank", step=LATER), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
     Fault("slow link", slow_link, ("run.slow",), r"network|collective"),
-    Fault("rank waits in a read", trouble("wait in a read", "rank 1", "{folder}/pipe", LATER), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
+    Fault("rank waits in a read", hangs(trouble("wait in a read", "rank 1", "{folder}/pipe", LATER)), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
 )  # fmt: skip

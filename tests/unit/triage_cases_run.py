@@ -293,6 +293,14 @@ def straggler() -> Evidence:
     )
 
 
+@case("slow training", "S02", "run run-1")
+def collectives_take_the_time_and_rank_0_a_little_longer() -> Evidence:
+    """Four times as long as the others, and nobody waits for that: it is seven thousandths of a step."""
+    return slow(
+        [replace(each, seconds={"compute": 0.002 if each.rank else 0.009, "collective": 0.9}) for each in ranks()]
+    )
+
+
 @case("slow training", "S05", "gpu-2/1")
 def hot_gpu() -> Evidence:
     made = straggler()
