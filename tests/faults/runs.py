@@ -34,17 +34,6 @@ def trouble(mode: str, culprit: str = "rank 1", what: str = "", step: int = AT, 
     return make
 
 
-def at_once(mode: str, culprit: str, **changes: Any) -> Make:
-    """A run that does not come as far as its first step."""
-
-    @contextmanager
-    def make(lab: Lab) -> Generator[Aim]:
-        with lab.running(mode, **changes) as run:
-            yield Aim(run, run, culprit.format(folder=lab.bed.folder))
-
-    return make
-
-
 def signalled(number: signal.Signals, rank: int = 1, step: int = AT) -> Make:
     """A healthy run of which one rank is sent a signal."""
 
@@ -71,9 +60,14 @@ def unreadable(lab: Lab) -> Generator[Aim]:
 
 
 @contextmanager
-def too_big(lab: Lab) -> Generator[Aim]:
-    with lab.running("", resources__nodes=2, resources__accelerators_per_node=8, training__processes_per_node=8) as run:
-        yield Aim(run, run, run)
+def kept_waiting(lab: Lab) -> Generator[Aim]:
+    """A run that needs two nodes, and one of the two is cordoned."""
+    lab.bed.cli("cordon", TRAINS[1], "--yes", "--reason", "fan 2 is loud")
+    try:
+        with lab.running() as run:
+            yield Aim(run, run, TRAINS[1])
+    finally:
+        lab.bed.cli("uncordon", TRAINS[1], "--yes", "--reason", "the fan was changed")
 
 
 @contextmanager
@@ -82,7 +76,7 @@ def full_output(lab: Lab) -> Generator[Aim]:
     with ExitStack() as stack:
         for node in ("worker-1", "worker-2", "worker-3"):
             stack.enter_context(lab.mounted(node, path, "size=4m"))
-        yield stack.enter_context(trouble("write", str(path), f"{path}/checkpoint")(lab))
+        yield stack.enter_context(trouble("write", "rank 1", f"{path}/checkpoint")(lab))
 
 
 @contextmanager
@@ -123,7 +117,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("port taken", trouble("port taken"), ("run.failed",), r"port|address already in use"),
     Fault("ranks call different collectives", hangs(trouble("mismatch", "", step=LATER)), ("run.failed", "run.spinning", "run.stalled"), r"mismatch|different|collective|size", seconds=120),
     Fault("output folder full", full_output, ("run.failed",), r"space|full", also=("mount.space.critical", "mount.space")),
-    Fault("more GPUs than any node has", too_big, (), r"8|never|no node|resources|GPUs"),
+    Fault("a cordoned node keeps a run waiting", kept_waiting, (), r"cordon"),
     Fault("a rank is slow", trouble("slow rank", step=LATER), ("run.slow", "run.straggler", "gpu.unlike"), r"slow|straggl|behind", seconds=150),
     Fault("slow link", slow_link, ("run.slow",), r"network|collective"),
     Fault("rank waits in a read", hangs(trouble("wait in a read", "rank 1", "{folder}/pipe", LATER)), ("run.spinning", "run.stalled"), r"read|behind|storage|hang", seconds=120),
