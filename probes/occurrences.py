@@ -19,6 +19,7 @@ from probes.source import bus_address
 
 SAME_SECONDS = 5.0
 WAIT_FOR_KERNEL_SECONDS = 0.5
+LATE_SECONDS = 60.0
 REMEMBER_SECONDS = 600.0
 """For so long a process that held an accelerator is known after it has gone."""
 NOTE_SECONDS = 5.0
@@ -130,7 +131,10 @@ class Occurrences:
         if len(self._told) >= 10 * MOST_EVENTS:
             for old in sorted(self._told, key=lambda key: self._told[key])[: 5 * MOST_EVENTS]:
                 del self._told[old]
-        self._told[key] = event.wall
+        # One that waited for the kernel's line may be older than what was told meanwhile; a clock set back is not that.
+        late = last is not None and 0.0 < last - event.wall < LATE_SECONDS
+        if not late:
+            self._told[key] = event.wall
         return True
 
     def _name(self, event: Event, now: float) -> None:

@@ -53,7 +53,7 @@ class MountFigures:
         wanted = self._was_writable or must_be_writable or self.path in ALWAYS_WRITABLE
         measures["mount_read_only"] = int(mount.read_only and wanted)
         left = 100.0 * free / total if total else _TOO_SHORT
-        memory = self.path == SHARED_MEMORY or mount.kind == "tmpfs"
+        memory = self.path == SHARED_MEMORY  # it has rules of its own
         measures["mount_shm_percent"] = left if self.path == SHARED_MEMORY else Missing(UNSUPPORTED, "not /dev/shm")
         measures["mount_free_percent"] = _NOT_DISK if memory or mount.read_only else left
         measures["mount_space_counts"] = int(free < MUCH_BYTES)

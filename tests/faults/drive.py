@@ -56,8 +56,8 @@ async def _firing(desk: ControllerClient) -> list[Alert]:
 
 
 async def _detect(desk: ControllerClient, fault: Fault, aim: Aim, before: set[str], result: Result) -> None:
-    rules = [FOR_SECONDS[rule] for rule in fault.rules]
-    deadline = time.monotonic() + max([fault.seconds, *(seconds + AFTER_SECONDS for seconds in rules)])
+    expected = FOR_SECONDS[fault.rules[0]] if fault.rules else 0.0
+    deadline = time.monotonic() + max(fault.seconds, expected + AFTER_SECONDS)
     while fault.rules and time.monotonic() < deadline:
         for alert in await _firing(desk):
             if alert.rule in fault.rules and alert.id not in before and _about(alert, aim):
