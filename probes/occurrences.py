@@ -19,7 +19,8 @@ from probes.source import bus_address
 
 SAME_SECONDS = 5.0
 WAIT_FOR_KERNEL_SECONDS = 0.5
-LATE_SECONDS = 60.0
+TOLD_KEPT = 8
+"""So many times of one thing are kept, to know it again."""
 REMEMBER_SECONDS = 600.0
 """For so long a process that held an accelerator is known after it has gone."""
 NOTE_SECONDS = 5.0
@@ -40,7 +41,8 @@ class Occurrences:
         self._proc = proc
         self._found: list[tuple[Event, str]] = []
         self._held: list[tuple[float, Event]] = []
-        self._told: dict[tuple[object, ...], float] = {}
+        self._told: dict[tuple[object, ...], tuple[float, ...]] = {}
+        """What was told, and at which times by the node's clock."""
         self._runs: dict[int, tuple[str, str, float]] = {}
         """Pid to (run, command, when last seen) of processes that hold an accelerator, or held one not long ago."""
         self._holders: dict[int, tuple[str, float]] = {}
@@ -125,16 +127,14 @@ class Occurrences:
             key: tuple[object, ...] = ("xid", place, event.code)
         else:
             key = (event.kind, event.pid, _DIGITS.sub("#", event.text))
-        last = self._told.get(key)
-        if last is not None and abs(event.wall - last) < SAME_SECONDS:
+        # One that waited for the kernel's line may be older than what was told meanwhile: more than the last is known.
+        told = self._told.get(key, ())
+        if any(abs(event.wall - at) < SAME_SECONDS for at in told):
             return False
         if len(self._told) >= 10 * MOST_EVENTS:
-            for old in sorted(self._told, key=lambda key: self._told[key])[: 5 * MOST_EVENTS]:
+            for old in sorted(self._told, key=lambda key: self._told[key][-1])[: 5 * MOST_EVENTS]:
                 del self._told[old]
-        # One that waited for the kernel's line may be older than what was told meanwhile; a clock set back is not that.
-        late = last is not None and 0.0 < last - event.wall < LATE_SECONDS
-        if not late:
-            self._told[key] = event.wall
+        self._told[key] = (*told[1 - TOLD_KEPT :], event.wall)
         return True
 
     def _name(self, event: Event, now: float) -> None:

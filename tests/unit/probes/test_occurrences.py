@@ -131,6 +131,7 @@ def test_processes_that_have_long_gone_are_forgotten() -> None:
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 1), st.sampled_from([13, 31, 79]), st.floats(0, 60)), max_size=30)
 )
+@example([(False, 0, 13, 0.0), (False, 0, 13, 0.0), (True, 0, 13, 5.0)])
 @example([(False, 0, 13, 0.0), (True, 0, 13, 5.0), (False, 0, 13, 5.0)])
 def test_nothing_is_lost_and_nothing_told_twice(story: list[tuple[bool, int, int, float]]) -> None:
     found = Occurrences()
