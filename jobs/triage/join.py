@@ -24,10 +24,11 @@ def join(look: Look, found: list[Finding]) -> list[Finding]:
             findings = _explained(look, findings, symptom)
     findings = _relevant(look, findings)
     findings = _folded(look, findings)
-    return sorted(findings, key=_order)
+    return sorted(findings, key=order)
 
 
-def _order(finding: Finding) -> tuple[int, bool, int, int, float, str, str]:
+def order(finding: Finding) -> tuple[int, bool, int, int, float, str, str]:
+    """The cause first, then the surer, then what is nearer to the machine."""
     return (
         finding.relevance, finding.secondary, CONFIDENCES.index(finding.confidence), finding.weight,
         float("inf") if finding.at is None else finding.at, finding.id, finding.culprit.words,
@@ -203,7 +204,7 @@ def _folded(look: Look, findings: list[Finding]) -> list[Finding]:
         causes = [each for each in causes if each.consequences or each.symptom]
     if not causes:
         return findings
-    root = min(causes, key=_order)
+    root = min(causes, key=order)
     kept = [each for each in findings if not (each.secondary and _may_follow(each, root))]
     for each in findings:
         if each not in kept:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs.triage.evidence import Evidence
 from jobs.triage.findings import OTHER, STEP_NAMES, Finding, Item, Triage, plural
-from jobs.triage.join import join
+from jobs.triage.join import join, order
 from jobs.triage.look import Look
 from jobs.triage.rules_alerts import of_alerts
 from jobs.triage.steps import result_of, sheets_of
@@ -27,7 +27,7 @@ def triage(evidence: Evidence) -> Triage:
     sheets = sheets_of(look)
     found = [finding for sheet in sheets.values() for finding in sheet.findings]
     findings = join(look, found)
-    findings += of_alerts(look, findings)
+    findings = sorted([*findings, *of_alerts(look, findings)], key=order)
     steps = [result_of(sheets[step], findings, found) for step in STEP_NAMES]
     unknown = list(dict.fromkeys([*_unread(evidence), *(text for sheet in sheets.values() for text in sheet.unknown)]))
     ruled_out = list(dict.fromkeys(text for sheet in sheets.values() for text in sheet.ruled_out))

@@ -12,19 +12,32 @@ from jobs.triage.patterns import INFRASTRUCTURE, SCHEDULING
 from jobs.triage.scan import as_sentence, shown
 
 
+WEIGHT = 60
+OWN_WEIGHT = 5
+"""Of what is critical on the very node that is asked about: before what became of runs there."""
+
+
 def of_alerts(look: Look, findings: Sequence[Finding]) -> list[Finding]:
     """Alerts that fire in what is asked about, and that no rule here has found as well."""
-    named = {name for finding in findings for name in nodes_of(finding)}
+    places = {finding.culprit.words for finding in findings}
+    whole = {name for finding in findings if _of_whole_nodes(finding) for name in nodes_of(finding)}
     runs = {finding.culprit.run for finding in findings if finding.culprit.run}
     scope = {node.name for node in look.scope}
     made: list[Finding] = []
     for alert in look.evidence.alerts:
         if alert.state != "firing" or alert.test or not _of_target(look, alert, scope):
             continue
-        if named & set(alert.nodes) or (alert.run and alert.run in runs):
+        if places & set(alert.entities) or whole & set(alert.nodes) or (alert.run and alert.run in runs):
             continue
-        made.append(_of_alert(alert, beside=bool(findings)))
+        own = look.target.kind == "node" and alert.level == "critical"
+        made.append(_of_alert(alert, beside=bool(findings) and not own, weight=OWN_WEIGHT if own else WEIGHT))
     return made
+
+
+def _of_whole_nodes(finding: Finding) -> bool:
+    """It is about machines as they are, and so about all that is on them."""
+    who = finding.culprit
+    return who.gpu is None and who.rank is None and not who.path and not who.run
 
 
 def _of_target(look: Look, alert: Alert, scope: set[str]) -> bool:
@@ -35,7 +48,7 @@ def _of_target(look: Look, alert: Alert, scope: set[str]) -> bool:
     return look.target.node in alert.nodes
 
 
-def _of_alert(alert: Alert, beside: bool) -> Finding:
+def _of_alert(alert: Alert, beside: bool, weight: int) -> Finding:
     # What a driver or a kernel told does not become less true by passing.
     confidence: Confidence = "certain" if alert.latched else "likely" if alert.level == "critical" else "possible"
     entity = alert.entities[0] if alert.entities else ""
@@ -55,5 +68,5 @@ def _of_alert(alert: Alert, beside: bool) -> Finding:
         as_sentence(alert.cause) or "See the alert.", as_sentence(alert.action) or "See the alert.", culprit, alert.key,
         (Item("alert", alert.since, shown(alert.title)),
         *(Item("alert", None, shown(text)) for text in alert.evidence[:4])),
-        at=alert.since, weight=60, relevance=OTHER if beside else ROOT,
+        at=alert.since, weight=weight, relevance=OTHER if beside else ROOT,
     )  # fmt: skip

@@ -273,6 +273,22 @@ def test_what_a_driver_told_once_stays_certain_and_its_name_is_said_once() -> No
     assert told.headline == "Probably gpu-2/0-1: 40 GiB in use"
 
 
+def test_what_is_critical_on_the_very_node_comes_before_a_run_that_failed_there() -> None:
+    own = run(RunState.FAILED, Failure.APPLICATION)
+    own.attempts[0].nodes = ["gpu-1", "gpu-2"]
+    own.attempts[0].outcome = Outcome(
+        verdict="failed", failure=Failure.APPLICATION, wall=FAILED_AT, reason="rank 1 on gpu-1 exited 1",
+        evidence="ValueError: bad batch",
+    )  # fmt: skip
+    full = Alert(
+        id="a", rule="mount.space.critical", level="critical", title="gpu-2:/data: 0 % of its space is left",
+        entities=["gpu-2:/data"], nodes=["gpu-2"], since=NOW - 60,
+    )  # fmt: skip
+    told = triage(fleet(target=Target("node", "gpu-2"), runs=[own], alerts=[full]))
+    assert told.headline == "Probably gpu-2:/data: 0 % of its space is left"
+    assert [each.culprit.words for each in told.findings] == ["gpu-2:/data", "run run-1"]
+
+
 def test_a_gpu_is_asked_about_by_itself() -> None:
     made = fleet(target=Target("gpu", "gpu-2/0"))
     made.nodes["gpu-2"].events = [xid(79, gpu=1)]
