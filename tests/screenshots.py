@@ -36,13 +36,14 @@ from console.screens.uncordon import UncordonDialog
 from console.screens.work import RunsScreen
 from console.settings import Settings
 from console.widgets.table import VirtualTable
-from jobs.model import Run, RunState
+from jobs.model import Progress, Run, RunState
 from tests.screens.seen import text_of
 
 FOLDER = Path(__file__).parent.parent / "screenshots"
 SIZE = (132, 38)
 SMALL = (80, 24)
 WIDE = (200, 50)
+NO_PROGRESS = Progress(step=0)
 STEPS = 120
 """How far the sample has come when pictures are taken."""
 
@@ -76,12 +77,11 @@ async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[An
     try:
         async for event in demo.events():
             print(event["event"], event.get("name", ""), event.get("state", ""), file=sys.stderr)
-        assert demo.ready is not None
         app = RaydeckApp(Settings(theme="raydeck-dark"), dict(os.environ), demo.context)
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
             try:
-                yield app, pilot, Path(demo.ready["context_file"]).parent
+                yield app, pilot, Path(demo.context().disks[0])
             finally:
                 await app.close_session()
     finally:
@@ -175,27 +175,38 @@ async def goes_wrong(folder: Path, app: RaydeckApp, pilot: Pilot[Any], shot: Cal
     """Lose a GPU, stop one rank of a run as a debugger would; look at the alerts, ask what broke, go back in time."""
     assert app.session is not None
     work = app.session.work
-    script = folder / "simulated-worker-1.json"
-    body = json.loads(script.read_text())
-    new = script.with_suffix(".new")
-    new.write_text(json.dumps({**body, "faults": {"3": {"kind": "lost"}}}))
-    os.replace(new, script)
-    run, pid = next(
-        (run.id, rank.pid)
-        for run in work.runs.values()
-        if run.state is RunState.RUNNING and (status := run.attempts[-1].status) is not None
-        for rank in status.ranks
-        if rank.rank == 1 and rank.pid
-    )
+
+    def goes_on() -> list[tuple[str, int]]:
+        """Runs that have made some progress, and the process of their rank 1."""
+        return [
+            (run.id, rank.pid)
+            for run in work.runs.values()
+            if run.state is RunState.RUNNING and (progress_of(run) or NO_PROGRESS).step >= STEPS
+            if (status := run.attempts[-1].status) is not None
+            for rank in status.ranks
+            if rank.rank == 1 and rank.pid
+        ]
+
+    await until(pilot, "a run that goes on", lambda: bool(goes_on()), 150)
+    run, pid = goes_on()[0]
+    for worker, lost in (("worker-1", {"3": {"kind": "lost"}}), ("worker-2", {})):
+        # As GPUs do while ranks wait for one that does not come: full utilisation, little power.
+        faults = {**{str(index): {"kind": "spin"} for index in range(4)}, **lost}
+        script = folder / f"simulated-{worker}.json"
+        new = script.with_suffix(".new")
+        new.write_text(json.dumps({**json.loads(script.read_text()), "faults": faults}))
+        os.replace(new, script)
     os.kill(pid, signal.SIGSTOP)
 
     def named() -> bool:
         view = work.alerts.view
-        return view is not None and any("rank 1" in alert.title for alert in view.alerts if alert.run == run)
+        return view is not None and any(
+            alert.run == run and alert.rule in ("run.spinning", "run.stalled") for alert in view.alerts
+        )
 
     await until(pilot, "the hang", named, 150)
     await pilot.press("7")
-    await until(pilot, "the alerts", lambda: isinstance(app.screen, AlertsScreen) and "rank 1" in text_of(app))
+    await until(pilot, "the alerts", lambda: isinstance(app.screen, AlertsScreen) and run in text_of(app))
     for name, size in (("alerts", SIZE), ("alerts-80", SMALL)):
         await shot(name, size)
     app.triage(run)

@@ -11,7 +11,6 @@ from jobs.triage.look import Look
 from jobs.triage.patterns import INFRASTRUCTURE, SCHEDULING
 from jobs.triage.scan import as_sentence, shown
 
-
 WEIGHT = 60
 OWN_WEIGHT = 5
 """Of what is critical on the very node that is asked about: before what became of runs there."""
