@@ -71,8 +71,8 @@ def step_of(app: RaydeckApp) -> int:
 
 
 @contextlib.asynccontextmanager
-async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[Any], Path]]:
-    """The app, its pilot and the demo's folder, on a demo that has just started; all gone afterwards."""
+async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[Any]]]:
+    """The app and its pilot on a demo that has just started; all gone afterwards."""
     demo = Demo()
     try:
         async for event in demo.events():
@@ -81,7 +81,7 @@ async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[An
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
             try:
-                yield app, pilot, Path(demo.context().disks[0])
+                yield app, pilot
             finally:
                 await app.close_session()
     finally:
@@ -91,7 +91,7 @@ async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[An
 async def make() -> None:
     """Launch the sample, look at everything, take a picture of each screen."""
     FOLDER.mkdir(exist_ok=True)
-    async with on_a_demo(SIZE) as (app, pilot, demo_folder):
+    async with on_a_demo(SIZE) as (app, pilot):
 
         async def shot(name: str, size: tuple[int, int] = SIZE) -> None:
             app.clear_notifications()
@@ -127,7 +127,7 @@ async def make() -> None:
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
-        await goes_wrong(demo_folder, app, pilot, shot)
+        await goes_wrong(app, pilot, shot)
 
 
 async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
@@ -171,10 +171,10 @@ async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awai
         await is_now(node, "open")
 
 
-async def goes_wrong(folder: Path, app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
+async def goes_wrong(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
     """Lose a GPU, stop one rank of a run as a debugger would; look at the alerts, ask what broke, go back in time."""
     assert app.session is not None
-    work = app.session.work
+    work, folder = app.session.work, Path(app.session.context.disks[0])
 
     def goes_on() -> list[tuple[str, int]]:
         """Runs that have made some progress, and the process of their rank 1."""
