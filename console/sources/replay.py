@@ -70,7 +70,8 @@ class HeadRecording:
         # Not the minute before, which may end where the first one begins.
         first = min(min(each.since + 0.001, each.until) for each in wanted)
         pieces: list[bytes] = []
-        async for piece in self._calls.recording(first, max(each.since for each in wanted)):
+        last = max(first, *(each.since for each in wanted))
+        async for piece in self._calls.recording(first, last):
             pieces.append(piece)
         try:
             found = segments(b"".join(pieces))

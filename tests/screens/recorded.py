@@ -105,6 +105,7 @@ class Head:
             raise ConnectionError("nobody answers")
         assert params is not None
         since, until = float(params["since"]), float(params["until"])
+        assert since <= until, "the controller refuses that"
         wanted = [each for each in self.writer.index() if each.since <= until and each.until >= since]
         yield _Streamed(200, [self.writer.path(each.seq).read_bytes() for each in wanted])
 
