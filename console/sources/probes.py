@@ -11,13 +11,13 @@ import itertools
 import random
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from console.sources.sshtypes import CommandEnd, State, Status
+from jobs.clock import Clock
 from jobs.errors import RaydeckError
 from probes.reading import Facts, Fault, Health, Pong, Sample, WireError, decode
 
@@ -38,7 +38,7 @@ STABLE_SECONDS = 10.0
 PING_SECONDS = 5.0
 """Between the first pings; then a clock is known, drifts slowly, and is asked for less often."""
 LATER_PING_SECONDS = 30.0
-ROUND_TRIPS_KEPT = 5
+UNANSWERED_KEPT = 5
 
 
 class Sink(Protocol):
@@ -122,7 +122,7 @@ class NodeWatcher:
         """The probe was not silent when last looked at."""
         self._pings = itertools.count(1)
         self._asked: dict[str, tuple[float, float]] = {}
-        self._clocks: deque[tuple[float, float]] = deque(maxlen=ROUND_TRIPS_KEPT)
+        self._clock = Clock()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -194,8 +194,7 @@ class NodeWatcher:
             return
         asked_wall, asked_at = asked
         round_trip = received - asked_at
-        self._clocks.append((round_trip, pong.wall - asked_wall - round_trip / 2))
-        best, offset = min(self._clocks)
+        offset, best = self._clock.take(round_trip, asked_wall, pong.wall)
         self.clock_offset_seconds, self.round_trip_ms = offset, best * 1000
         self._sink.clock(self._name, offset, self.round_trip_ms)
 
@@ -216,10 +215,9 @@ class NodeWatcher:
         self._calm = quiet <= SILENT_SECONDS
         self.connection.set_quiet("" if self._calm else "the probe says nothing, though sshd answers")
         if now >= stream.next_ping:
-            known = len(self._clocks) >= ROUND_TRIPS_KEPT
-            stream.next_ping = now + (LATER_PING_SECONDS if known else PING_SECONDS)
+            stream.next_ping = now + (LATER_PING_SECONDS if self._clock.settled else PING_SECONDS)
             name = str(next(self._pings))
-            if len(self._asked) > ROUND_TRIPS_KEPT:
+            if len(self._asked) > UNANSWERED_KEPT:
                 self._asked.clear()
             self._asked[name] = (time.time(), time.monotonic())
             stream.session.write(b"ping %s\n" % name.encode())

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobs.triage.report import as_json, markdown
-
 from console.sources.session import Session
 from console.triage.judge import Judged
 from console.triage.paper import paint, paint_lines, plain
@@ -33,6 +31,7 @@ from jobs.errors import RaydeckError, Refused, Unreachable
 from jobs.model import Move
 from jobs.recordview import Mark
 from jobs.triage.evidence import Evidence, LogLine
+from jobs.triage.report import as_json, markdown
 from jobs.within import within
 
 LIMIT_BYTES = 50 * 1000 * 1000

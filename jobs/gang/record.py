@@ -15,6 +15,7 @@ from jobs.gang.keeper import Keeper
 from jobs.gang.progress import Point
 from jobs.gang.verdict import Blame
 from jobs.model import GangStatus, Launch, Outcome, Progress
+from jobs.redact import redact
 
 STATUS_EVERY_SECONDS = 1.0
 
@@ -91,7 +92,8 @@ class Record:
     ) -> Outcome:
         """End the watch over the checkpoints, and write ``outcome.json`` and the status that goes with it.
 
-        ``with_checkpoint`` has the reason say which checkpoint is the newest; ``more`` follows it.
+        ``with_checkpoint`` has the reason say which checkpoint is the newest; ``more`` follows it. Lines of logs that
+        are quoted go to every screen and notice: what looks like a secret is painted over here, once for all of them.
         """
         self.read_progress(final=True)
         self.keeper.close()
@@ -101,7 +103,7 @@ class Record:
             reason += ", there is no checkpoint" if step is None else f", the newest checkpoint is of step {step}"
         outcome = Outcome(
             verdict=verdict,
-            reason=reason + more,
+            reason=redact(reason + more),
             exit_codes={rank.rank: rank.exit_code for rank in self.status.ranks},
             last_step=self.status.progress.step if self.status.progress else None,
             checkpoint_step=step,
@@ -112,8 +114,8 @@ class Record:
         if blame is not None:
             outcome.first_failing_rank = blame.rank
             outcome.failure = blame.failure
-            outcome.evidence = blame.evidence
-            outcome.signature = blame.signature
+            outcome.evidence = redact(blame.evidence)
+            outcome.signature = redact(blame.signature)
             outcome.suspects = blame.suspects
             outcome.survivors = sorted({*end.survivors, *blame.survivors})
             outcome.unanswered = sorted({*end.unanswered, *blame.unanswered})

@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.bundle import boot_argv, bundle
+from jobs.clock import Clock
 from jobs.raymodel import one_line
 from jobs.rayside.values import WATCH_PREFIX
 from probes.reading import Pong, WireError, decode
@@ -36,8 +37,6 @@ TAKE_SECONDS = 5.0
 """A watcher answers at the latest after this, with nothing if its probe said nothing."""
 CLOCK_SECONDS = 30.0
 FIRST_CLOCKS_SECONDS = 2.0
-CLOCKS_KEPT = 5
-"""Of these the one with the shortest round trip tells most."""
 CLOCKS_AT_ONCE = 5
 CLOCK_ANSWER_SECONDS = 0.5
 PAUSES = (2.0, 5.0, 15.0, 60.0)
@@ -59,7 +58,7 @@ class _Watched:
     """The call that brings the next lines."""
     clock_at: float = 0.0
     started_at: float = 0.0
-    clocks: list[tuple[float, float]] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
     failures: int = 0
     start_at: float = 0.0
     heard: bool = False
@@ -164,17 +163,16 @@ class Watching:
             pong = None  # its lines tell if it has gone
         now = time.monotonic()
         took = now - asked_at
-        each.clock_at = now + (FIRST_CLOCKS_SECONDS if len(each.clocks) < CLOCKS_KEPT - 1 else CLOCK_SECONDS)
         if isinstance(pong, Pong):
-            each.clocks = [*each.clocks, (took, pong.wall - asked_wall - took / 2)][-CLOCKS_KEPT:]
-            best, offset = min(each.clocks)
+            offset, best = each.clock.take(took, asked_wall, pong.wall)
             self._say({"node": each.node_id, "clock": [round(offset, 4), round(best * 1000, 2)]})
+        each.clock_at = now + (CLOCK_SECONDS if each.clock.settled else FIRST_CLOCKS_SECONDS)
 
     def _gone(self, each: _Watched, now: float, why: str) -> None:
         _end(each)
         each.start_at = now + PAUSES[min(each.failures, len(PAUSES) - 1)]
         each.failures += 1
-        each.clocks.clear()
+        each.clock.forget()
         self._say({"node": each.node_id, "gone": why})
 
 

@@ -11,7 +11,7 @@ from jobs.triage.look import Look
 from jobs.triage.patterns import INFRASTRUCTURE, SCHEDULING
 from jobs.triage.scan import as_sentence, shown
 
-WEIGHT = 60
+WEIGHTS = {"critical": 60, "warning": 61, "info": 62}
 OWN_WEIGHT = 5
 """Of what is critical on the very node that is asked about: before what became of runs there."""
 
@@ -29,7 +29,9 @@ def of_alerts(look: Look, findings: Sequence[Finding]) -> list[Finding]:
         if places & set(alert.entities) or whole & set(alert.nodes) or (alert.run and alert.run in runs):
             continue
         own = look.target.kind == "node" and alert.level == "critical"
-        made.append(_of_alert(alert, beside=bool(findings) and not own, weight=OWN_WEIGHT if own else WEIGHT))
+        made.append(
+            _of_alert(alert, beside=bool(findings) and not own, weight=OWN_WEIGHT if own else WEIGHTS[alert.level])
+        )
     return made
 
 

@@ -15,7 +15,8 @@ from probes.reading import ERROR, UNSUPPORTED
 LEAST_PEERS = 3
 NOTABLE_SHARE = 0.95
 """No rule asks about a GPU that does more than this share of what its peers do."""
-LEAST_NODES = 3
+LEAST_NODES = 2
+"""So many, and more than half, have to agree before one that differs is called odd."""
 BUSY_PERCENT = 80.0
 USUAL_SHARE = 0.75
 """Peers that draw less than this share of their usual power wait for something, as while a checkpoint is written."""
@@ -109,4 +110,5 @@ def _vote(nodes: Sequence[Seen], measure: str, name: str) -> None:
         differs = decided and bool(here) and here != most
         node.measures[measure] = int(differs)
         if differs:
+            node.calm = False
             node.details[measure] = "{} here, {} on {} of {} nodes".format(here, most, count, sum(votes.values()))

@@ -81,6 +81,10 @@ class FaultHosts(Hosts):
         super().up()
 
 
+STAYS_SECONDS = 20.0
+"""A raylet that was cut off may hear only now that Ray has given it up, and ends."""
+
+
 @dataclass
 class Lab:
     """The cluster, and ways to break it."""
@@ -113,8 +117,20 @@ class Lab:
         time.sleep(2 * HEALTH_SECONDS)
 
     def back(self, node: str) -> None:
-        """Bring a node back into Ray, as an operator does."""
-        self.bed.cli("rejoin", node, "--yes", "--reason", "the fault was mended", seconds=180.0)
+        """Bring a node back into Ray, as an operator does; again if Ray declares it dead late."""
+        alive_since: float | None = None
+
+        def stays() -> bool:
+            nonlocal alive_since
+            told = json.loads(self.bed.cli("nodes", "--json").stdout)
+            if next(each["ray"] for each in told if each["name"] == node) != "alive":
+                alive_since = None
+                self.bed.cli("rejoin", node, "--yes", "--reason", "the fault was mended", seconds=180.0)
+                return False
+            alive_since = alive_since or time.monotonic()
+            return time.monotonic() - alive_since >= STAYS_SECONDS
+
+        _until(f"{node} is in Ray again, and stays", stays, 240.0)
 
     def keep_runs_away(self) -> None:
         """From the node whose GPUs know nothing of them."""

@@ -289,6 +289,19 @@ def test_what_is_critical_on_the_very_node_comes_before_a_run_that_failed_there(
     assert [each.culprit.words for each in told.findings] == ["gpu-2:/data", "run run-1"]
 
 
+def test_a_warning_comes_before_what_is_only_watched() -> None:
+    watched = Alert(
+        id="a", rule="node.clock.free", level="info", title="gpu-1, gpu-2: nothing keeps its clock",
+        entities=["gpu-1", "gpu-2"], nodes=["gpu-1", "gpu-2"], since=NOW - 900,
+    )  # fmt: skip
+    lanes = Alert(
+        id="b", rule="gpu.pcie.width", level="warning", title="gpu-2/1: 8 PCIe lanes of 16", entities=["gpu-2/1"],
+        nodes=["gpu-2"], since=NOW - 60,
+    )  # fmt: skip
+    told = triage(fleet(target=Target("node", "gpu-2"), alerts=[watched, lanes]))
+    assert [each.id for each in told.findings] == ["gpu.pcie.width", "node.clock.free"]
+
+
 def test_a_gpu_is_asked_about_by_itself() -> None:
     made = fleet(target=Target("gpu", "gpu-2/0"))
     made.nodes["gpu-2"].events = [xid(79, gpu=1)]

@@ -252,6 +252,19 @@ def test_the_guard_ends_what_its_agent_left_when_it_goes(mark: dict[str, str], t
         time.sleep(0.02)
 
 
+def test_what_a_log_tells_in_an_outcome_holds_no_secret(tmp_path: Path) -> None:
+    record = Record(launch(run_directory=str(tmp_path), attempt=1))
+    record.keeper.start()
+    line = "RuntimeError: cannot reach s3://user:hunter2@store/data, api_key=abcdefgh12345"
+    blame = Blame(f"rank 0 exited 1: {line}", Failure.DATA, line, line)
+    outcome = record.conclude("failed", blame.reason, "", blame, End([], []))
+    assert outcome.reason.startswith("rank 0 exited 1: RuntimeError: cannot reach s3://user:")
+    written = (tmp_path / "attempt-1" / "outcome.json").read_text() + (
+        tmp_path / "attempt-1" / "status.json"
+    ).read_text()
+    assert not any(secret in written for secret in ("hunter2", "abcdefgh12345"))
+
+
 def test_the_record_keeps_to_its_own_attempt(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1, "attempt": 1}\n')
