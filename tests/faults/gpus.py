@@ -50,6 +50,13 @@ def events(kind: str, text: str, **more: object) -> Make:
     return make
 
 
+@contextmanager
+def left_out(lab: Lab) -> Generator[Aim]:
+    """One of three nodes with the same GPUs was left out when a new driver came; the third is the head, for this."""
+    with lab.simulated("head", gpus=4), lab.simulated(NODE, driver_version="535.54.03"):
+        yield Aim(NODE, NODE)
+
+
 def nvml(on: str, *rules: str) -> Make:
     """What the stand-in for NVIDIA's library says."""
 
@@ -79,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("PCIe generation too low", simulated("pcie_generation", load=True), ("gpu.pcie.generation",), r"PCIe", seconds=120),
     Fault("NVLink down", simulated("nvlink_down"), ("gpu.nvlink.down",), r"NVLink", seconds=90),
     Fault("memory held by nobody", simulated("leak"), ("gpu.orphaned",), r"memory.*(?:no process|nobody|no run)|held", seconds=120),
-    Fault("driver of another version than the others", script(NODE, driver_version="535.54.03"), ("node.driver.version",), r"version|driver", seconds=240),
+    Fault("driver of another version than the others", left_out, ("node.driver.version",), r"version|driver", seconds=240),
     Fault("NVML and kernel driver do not match", nvml(NVML_HOST, f"error nvmlInit_v2 * {VERSION_MISMATCH}", f"error nvmlDeviceGetCount_v2 * {VERSION_MISMATCH}",
           f"error nvmlDeviceGetUtilizationRates * {VERSION_MISMATCH}", f"error nvmlDeviceGetMemoryInfo * {VERSION_MISMATCH}"),
           ("node.driver.mismatch", "node.driver.error"), r"version|match|driver", seconds=90),
