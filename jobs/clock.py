@@ -6,14 +6,16 @@ from collections import deque
 
 KEPT = 5
 """Of the newest answers the one with the shortest round trip tells most."""
+DRIFT_SECONDS = 0.05
+"""A clock may drift, or be slewed, so far from one answer to the next without having been set."""
 
 
 class Clock:
     """How far a clock is ahead of one's own, best known.
 
     Each answer says it to within half of its round trip, whatever the network does (RFC 5905, section 8). So two
-    answers whose bounds do not meet cannot both be true: the clock was set in between, and what was known of it before
-    is worth nothing any more.
+    answers whose bounds are far apart cannot both be true: the clock was set in between, and what was known of it
+    before is worth nothing any more.
     """
 
     def __init__(self) -> None:
@@ -24,21 +26,11 @@ class Clock:
         """Whether enough is known to ask less often."""
         return len(self._answers) >= KEPT
 
-    @property
-    def offset_seconds(self) -> float | None:
-        """How far it is ahead; None before the first answer."""
-        return min(self._answers)[1] if self._answers else None
-
-    @property
-    def round_trip_seconds(self) -> float | None:
-        """The shortest round trip of the answers kept: twice the error of the offset, at most."""
-        return min(self._answers)[0] if self._answers else None
-
     def take(self, round_trip_seconds: float, asked_wall: float, answer_wall: float) -> tuple[float, float]:
         """An answer with the other's wall time. Gives the offset and the round trip behind it, in seconds."""
         offset = answer_wall - asked_wall - round_trip_seconds / 2
         best = min(self._answers, default=None)
-        if best is not None and abs(offset - best[1]) > (round_trip_seconds + best[0]) / 2:
+        if best is not None and abs(offset - best[1]) > (round_trip_seconds + best[0]) / 2 + DRIFT_SECONDS:
             self._answers.clear()
         self._answers.append((round_trip_seconds, offset))
         took, ahead = min(self._answers)

@@ -15,8 +15,6 @@ from probes.reading import ERROR, UNSUPPORTED
 LEAST_PEERS = 3
 NOTABLE_SHARE = 0.95
 """No rule asks about a GPU that does more than this share of what its peers do."""
-LEAST_NODES = 2
-"""So many, and more than half, have to agree before one that differs is called odd."""
 BUSY_PERCENT = 80.0
 USUAL_SHARE = 0.75
 """Peers that draw less than this share of their usual power wait for something, as while a checkpoint is written."""
@@ -104,7 +102,7 @@ def _median_without(figures: Sequence[float], one: float) -> float:
 def _vote(nodes: Sequence[Seen], measure: str, name: str) -> None:
     votes = Counter(node.details[name] for node in nodes if node.details[name])
     most, count = votes.most_common(1)[0] if votes else ("", 0)
-    decided = count >= LEAST_NODES and 2 * count > sum(votes.values())
+    decided = 2 * count > sum(votes.values())
     for node in nodes:
         here = node.details[name]
         differs = decided and bool(here) and here != most

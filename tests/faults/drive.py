@@ -41,6 +41,9 @@ async def run(lab: Lab, desk: ControllerClient, fault: Fault) -> Result:
             await _name(lab, fault, aim, result)
             if not fault.rules:
                 result.detected_seconds = time.monotonic() - aim.since
+            elif result.detected_seconds is None:
+                # Who sleeps is not woken, however well triage would name it.
+                result.named, result.trouble = False, "its alert did not come"
             result.false_alarms = _false(lab, fault, before, await _firing(desk))
         finally:
             await asyncio.to_thread(made.__exit__, None, None, None)

@@ -43,6 +43,8 @@ RULES: dict[str, dict[str, object]] = {rule.id: {"clear": "1s"} for rule in ALL_
 """Alerts wait half a minute to two before they end; here the next fault would have to wait for that."""
 RULES["run.slow"]["for"] = "30s"  # instead of five minutes
 START_SECONDS = 60.0
+STAYS_SECONDS = 20.0
+"""A raylet that was cut off may hear only now that Ray has given it up, and ends."""
 KERNEL_FACILITY = 4
 HEALTH_SECONDS = 10.0
 """How often a probe tells what only health rules ask for."""
@@ -79,10 +81,6 @@ class FaultHosts(Hosts):
         self.standin = StandIn(build(self.folder / "nvml"), self.folder / "nvml" / "rules")
         self.standin.say(*IDLE)
         super().up()
-
-
-STAYS_SECONDS = 20.0
-"""A raylet that was cut off may hear only now that Ray has given it up, and ends."""
 
 
 @dataclass

@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("/dev/shm full", full_shm, ("mount.shm.critical", "mount.shm"), r"shm"),
     Fault("clock 0.8 s ahead", skewed(0.8), ("node.clock",), r"clock", seconds=90),
     Fault("clock 5 s behind", skewed(-5.0), ("node.clock.critical",), r"clock", seconds=90),
-    Fault("a port goes down", port_down, ("node.port_down", "node.port_down.idle"), r"eth9|port", seconds=90),
+    Fault("a port goes down", port_down, ("node.port_down", "node.port_down.idle"), r"eth9|port", seconds=330),
     Fault("Ray's process killed", raylet_killed, ("node.ray_dead",), r"Ray|raylet", also=("node.unwatched",)),
     Fault("link cut", link_cut, ("node.unwatched", "node.ssh_lost", "node.ray_dead"), r"reach|link|network|answer|silent|lost", also=("node.unwatched", "node.ray_dead", "node.ssh_lost"), seconds=120),
     Fault("Ray's head does not answer", head_silent, ("cluster.ray",), r"Ray|head|dashboard", also=("node.unwatched", "cluster.controller"), seconds=90),
