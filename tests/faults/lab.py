@@ -21,6 +21,7 @@ import yaml
 from console.demo.hosts.bed import Bed as Hosts
 from jobs.client import ControllerClient
 from probes.health.rules import RULES as ALL_RULES
+from probes.ports import TABLES_EVERY
 from tests.hosts.bed import Bed, bed
 from tests.nvml import StandIn, build
 
@@ -110,9 +111,9 @@ class Lab:
 
         _until(f"{run} comes to step {step}", there, seconds)
 
-    def wait_health(self, node: str) -> None:
-        """Until the controller has had a whole look at a node since now."""
-        time.sleep(2 * HEALTH_SECONDS)
+    def wait_port_known(self) -> None:
+        """Until probes have seen a port that is new: they read the tables of addresses once in so many looks."""
+        time.sleep((TABLES_EVERY + 2) * HEALTH_SECONDS)
 
     def back(self, node: str) -> None:
         """Bring a node back into Ray, as an operator does; again if Ray declares it dead late."""

@@ -99,7 +99,7 @@ def port_down(lab: Lab) -> Generator[Aim]:
     host.inside("ip", "link", "set", "eth9-peer", "up")
     host.inside("ip", "addr", "add", "192.0.2.9/24", "dev", "eth9")
     host.inside("ip", "link", "set", "eth9", "up")
-    lab.wait_health(NODE)
+    lab.wait_port_known()
     host.inside("ip", "link", "set", "eth9-peer", "down")
     try:
         yield Aim(NODE, NODE)
