@@ -36,7 +36,7 @@ from console.screens.uncordon import UncordonDialog
 from console.screens.work import RunsScreen
 from console.settings import Settings
 from console.widgets.table import VirtualTable
-from jobs.model import Progress, Run, RunState
+from jobs.model import Progress, Rank, Run, RunState
 from tests.screens.seen import text_of
 
 FOLDER = Path(__file__).parent.parent / "screenshots"
@@ -45,6 +45,8 @@ SMALL = (80, 24)
 WIDE = (200, 50)
 NO_PROGRESS = Progress(step=0)
 STEPS = 120
+KNOWN_SECONDS = 45.0
+"""An attempt that has gone on for so long is known well enough to be missed; one that was moved begins anew."""
 """How far the sample has come when pictures are taken."""
 
 
@@ -176,26 +178,32 @@ async def goes_wrong(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awa
     assert app.session is not None
     work, folder = app.session.work, Path(app.session.context.disks[0])
 
-    def goes_on() -> list[tuple[str, int]]:
-        """Runs that have made some progress, and the process of their rank 1."""
+    def goes_on() -> list[tuple[str, list[Rank]]]:
+        """Runs of several ranks that have made some progress, and their ranks."""
         return [
-            (run.id, rank.pid)
+            (run.id, status.ranks)
             for run in work.runs.values()
             if run.state is RunState.RUNNING and (progress_of(run) or NO_PROGRESS).step >= STEPS
-            if (status := run.attempts[-1].status) is not None
-            for rank in status.ranks
-            if rank.rank == 1 and rank.pid
+            if (status := run.attempts[-1].status) is not None and len(status.ranks) > 1
+            if all(rank.pid for rank in status.ranks)
+            and status.wall - (run.attempts[-1].started_at or status.wall) > KNOWN_SECONDS
         ]
 
     await until(pilot, "a run that goes on", lambda: bool(goes_on()), 150)
-    run, pid = goes_on()[0]
-    for worker, lost in (("worker-1", {"3": {"kind": "lost"}}), ("worker-2", {})):
+    run, ranks = goes_on()[0]
+    names = {node.ray_node_id: node.name for node in app.session.fleet.nodes.values()}
+    nodes = {names[rank.node_id] for rank in ranks}
+    held = {(names[rank.node_id], rank.gpu) for rank in ranks}
+    # Another run's: a run is only said to hang while all of its own GPUs tell that they spin.
+    lost = next((node, index) for node in sorted(nodes) for index in "3210" if (node, index) not in held)
+    for node in nodes:
         # As GPUs do while ranks wait for one that does not come: full utilisation, little power.
-        faults = {**{str(index): {"kind": "spin"} for index in range(4)}, **lost}
-        script = folder / f"simulated-{worker}.json"
+        faults = {index: {"kind": "lost" if (node, index) == lost else "spin"} for index in "0123"}
+        script = folder / f"simulated-{node}.json"
         new = script.with_suffix(".new")
         new.write_text(json.dumps({**json.loads(script.read_text()), "faults": faults}))
         os.replace(new, script)
+    (pid,) = (rank.pid for rank in ranks if rank.rank == 1 and rank.pid is not None)
     os.kill(pid, signal.SIGSTOP)
 
     def named() -> bool:
@@ -210,7 +218,7 @@ async def goes_wrong(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awa
     for name, size in (("alerts", SIZE), ("alerts-80", SMALL)):
         await shot(name, size)
     app.triage(run)
-    await until(pilot, "triage", lambda: isinstance(app.screen, TriageScreen) and "as of " in text_of(app))
+    await until(pilot, "triage", lambda: isinstance(app.screen, TriageScreen) and " is behind: " in text_of(app))
     for name, size in (("triage", WIDE), ("triage-80", SMALL)):
         await shot(name, size)
     await pilot.press("1")
