@@ -90,25 +90,36 @@ async def on_a_demo(size: tuple[int, int]) -> AsyncGenerator[tuple[Any, Pilot[An
         await demo.close()
 
 
+def camera(app: RaydeckApp, pilot: Pilot[Any]) -> Callable[..., Awaitable[None]]:
+    """What takes a picture of the screen as it is, by a name, at a size."""
+
+    async def shot(name: str, size: tuple[int, int] = SIZE) -> None:
+        app.clear_notifications()
+        await pilot.resize_terminal(*size)
+        await pilot.pause(1.2)
+        (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="raydeck"), encoding="utf-8")
+        print(f"screenshots/{name}.svg")
+        await pilot.resize_terminal(*SIZE)
+
+    return shot
+
+
+async def launched(app: RaydeckApp, pilot: Pilot[Any]) -> None:
+    """The sample, launched, and well on its way."""
+    await until(pilot, "the controller", lambda: app.session is not None and app.session.work.controller.state == "ok")
+    await pilot.press("S", "enter")
+    await until(pilot, "the preview", lambda: isinstance(app.screen, ConfirmDialog))
+    await pilot.press("y")
+    await until(pilot, "the runs", lambda: isinstance(app.screen, RunsScreen))
+    await until(pilot, f"step {STEPS}", lambda: step_of(app) >= STEPS)
+
+
 async def make() -> None:
-    """Launch the sample, look at everything, take a picture of each screen."""
+    """Launch the sample, look at everything, take a picture of each screen; then the same where something breaks."""
     FOLDER.mkdir(exist_ok=True)
     async with on_a_demo(SIZE) as (app, pilot):
-
-        async def shot(name: str, size: tuple[int, int] = SIZE) -> None:
-            app.clear_notifications()
-            await pilot.resize_terminal(*size)
-            await pilot.pause(1.2)
-            (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="raydeck"), encoding="utf-8")
-            print(f"screenshots/{name}.svg")
-            await pilot.resize_terminal(*SIZE)
-
-        await until(pilot, "the controller", lambda: app.session.work.controller.state == "ok")
-        await pilot.press("S", "enter")
-        await until(pilot, "the preview", lambda: isinstance(app.screen, ConfirmDialog))
-        await pilot.press("y")
-        await until(pilot, "the runs", lambda: isinstance(app.screen, RunsScreen))
-        await until(pilot, f"step {STEPS}", lambda: step_of(app) >= STEPS)
+        shot = camera(app, pilot)
+        await launched(app, pilot)
         await shot("runs")
         await pilot.press("enter")
         await until(pilot, "the run", lambda: isinstance(app.screen, RunScreen))
@@ -129,7 +140,10 @@ async def make() -> None:
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
-        await goes_wrong(app, pilot, shot)
+    # By itself: where more ranks than processors work, simulated GPUs draw too little for a hang to be seen in it.
+    async with on_a_demo(SIZE) as (app, pilot):
+        await launched(app, pilot)
+        await goes_wrong(app, pilot, camera(app, pilot))
 
 
 async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
