@@ -239,8 +239,7 @@ async def goes_wrong(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awa
     await until(pilot, "the fleet", lambda: isinstance(app.screen, FleetScreen))
     await pilot.press("left_curly_bracket")
     await until(pilot, "back in time", lambda: app.replay is not None and "REPLAY" in text_of(app))
-    await pilot.press("left_parenthesis")
-    await until(pilot, "a minute before", lambda: app.replay is not None and not app.replay.loading)
+    await until(pilot, "that moment", lambda: app.replay is not None and not app.replay.loading)
     await shot("replay")
     await pilot.press("escape")
 

@@ -32,7 +32,7 @@ def gpu_memory(look: Look, sheet: Sheet) -> None:
             looked += 1
             _held(look, node, device.index, used, total, sheet)
     if looked and len(sheet.findings) == before:
-        sheet.clear(f"{plural(looked, 'GPU')}: no memory that nobody is known to hold")
+        sheet.clear(f"{plural(looked, 'GPU')}: all memory in use has a known holder")
 
 
 def _held(look: Look, node: NodeEvidence, gpu: int, used: float, total: int, sheet: Sheet) -> None:
