@@ -32,7 +32,7 @@ from jobs.gang.verdict import Blame
 from jobs.model import Failure, Launch, Outcome, Rank
 
 TICK_SECONDS = 0.25
-SETTLE_SECONDS = 0.6
+SETTLE_SECONDS = 2.0
 """How long after the first failure the other ranks' ends are collected: they name the culprit."""
 LOSS_SECONDS = 20.0
 """How long Ray may take to find out that a node is dead (15 s by default)."""

@@ -114,8 +114,11 @@ def find(ranks: Sequence[RankEvidence], outcome: Outcome | None = None, failed: 
     if not own and (late := _silent_before(all_ended, ranks, until)):
         own = late
     best, by = _first_of(own or _least(all_ended), outcome)
+    # Of those that were ended with the gang, before they had left by themselves, only their words are known.
+    unknown = (_ended(rank, until) for rank in ranks if rank.exit_code is None) if failed and until is not None else ()
+    cut_off = [each for each in unknown if each.standing == FOLLOWED and each.line is not None]
     others = sorted(
-        (each for each in all_ended if each.rank.rank != best.rank.rank),
+        (each for each in (*all_ended, *cut_off) if each.rank.rank != best.rank.rank),
         key=lambda each: (each.at is None, each.at or 0.0, each.rank.rank),
     )
     return First(best, others, by)

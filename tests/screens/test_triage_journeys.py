@@ -104,9 +104,10 @@ async def test_keys_act_on_the_culprits_node(said: Said) -> None:
     async with app.run_test(size=SIZE) as pilot:
         app.triage(FAILED)
         await at(pilot, TriageScreen, "✗ bad     code and model")
-        assert isinstance(app.screen, TriageScreen)
-        assert list(app.screen.selected_nodes()) == ["worker-1"]
-        assert list(app.screen.selected_runs()) == [FAILED]
+        screen = app.screen
+        assert isinstance(screen, TriageScreen)
+        await until(pilot, lambda: list(screen.selected_nodes()) == ["worker-1"])  # the findings follow the last step
+        assert list(screen.selected_runs()) == [FAILED]
         await pilot.press("C")
         await at(pilot, CordonDialog, "worker-1")
         await pilot.press("escape")

@@ -326,9 +326,14 @@ async def test_a_storm_waits_in_a_bounded_line(there: Receiver) -> None:
     here = Controller(ONE.format(there.url, ", rate: 1000"))
     storm = [alert(f"s{number}", "warning") for number in range(400)]
     here.tell(*storm, seconds=6)
-    await until(lambda: len(there.got) == 1 and here.notifier.waiting()["hook"] <= lanes.PENDING_AT_MOST)
-    here.tell(*storm, seconds=3)
-    await until(lambda: here.notifier.waiting() == {"hook": 0})
+    await until(lambda: len(there.got) >= 1 and here.notifier.waiting()["hook"] <= lanes.PENDING_AT_MOST)
+
+    def told_all() -> bool:
+        # Time goes on: the try after the 503 is due two seconds after it was heard of, whenever that is.
+        here.tell(*storm, seconds=1)
+        return here.notifier.waiting() == {"hook": 0}
+
+    await until(told_all)
     assert len(there.got) <= lanes.PENDING_AT_MOST + 3
     told = {got.body["alert"]["id"] for got in there.got}
     counted = sum(got.body["held_back"]["count"] for got in there.got[1:])

@@ -45,6 +45,19 @@ def test_without_times_the_one_with_a_cause_of_its_own_is_the_first() -> None:
     assert first.ended.rank.rank == 2
 
 
+def test_a_rank_that_was_ended_while_it_complained_followed() -> None:
+    """Its driver ended the gang before it had left: there is no exit code of it, and its last words are of its peer."""
+    ranks = [each if each.rank in (0, 2) else replace(each, exit_code=None, ended_at=None) for each in gang(2, OOM)]
+    first = find(ranks, failed=True)
+    assert first is not None
+    assert first.ended.rank.rank == 2
+    assert sorted(each.rank.rank for each in first.others) == [0, 1, 3]
+    assert all(each.line is not None for each in first.others if each.rank.exit_code is None)
+    running = find(ranks)
+    assert running is not None
+    assert [each.rank.rank for each in running.others] == [0], "while it goes on, words alone are no end"
+
+
 def test_times_beat_the_drivers_word_and_the_drivers_word_beats_numbers() -> None:
     ranks = gang(2, OOM, others=OOM)
     outcome = Outcome(verdict="failed", first_failing_rank=1)
