@@ -275,6 +275,13 @@ class Scheduler(Section):
         return Queue(name=wanted) if wanted == self.default_queue else None
 
 
+class Promise(Section):
+    """What a service's users may count on."""
+
+    p95_milliseconds: Annotated[float, Field(gt=0, le=86_400_000)]
+    """95 of 100 answers come within so long; triage says where they do not, and why."""
+
+
 class ClusterObservability(Section):
     """What is watched on the cluster."""
 
@@ -283,6 +290,8 @@ class ClusterObservability(Section):
     health_check_interval_seconds: Annotated[float, Field(gt=0, le=86400)] = 15.0
     alert_on_failure: bool = True
     """Whether a run that failed is told of through the ways out of ``alerting``; it is shown all the same."""
+    services: dict[Text, Promise] = Field(default_factory=dict[str, Promise])
+    """By the name of their application in Ray Serve."""
 
 
 class Roles(Section):

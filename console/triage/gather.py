@@ -19,8 +19,9 @@ from console.triage.looking import look_at
 from console.triage.nodes import Machine, Way
 from console.triage.recorded import marks_of, times_lost
 from console.triage.runs import Ranked
+from console.triage.services import time_services
 from console.triage.serving import serve_evidence
-from console.triage.targets import dataset_path, well
+from console.triage.targets import dataset_path, promised_milliseconds, well
 from jobs.client import ControllerClient
 from jobs.errors import RaydeckError, Refused, Unreachable
 from jobs.model import Run
@@ -75,6 +76,8 @@ class _Gathering:
         self._machines: dict[str, Machine] = {}
         self._ranked: Ranked | None = None
         self._client: ControllerClient | None = None
+        self._serve: dict[str, Any] = {}
+        """What Ray tells of its services."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._configured = asyncio.Event()
         """It is known what the run is made of, or that nobody tells."""
@@ -125,6 +128,7 @@ class _Gathering:
         self._tell(second, "memory, GPUs and processes", None)
         rest = {name: self._begin(self._second_round(name)) for name in chosen if name in self._machines}
         await self._had(ray, "Ray")
+        services = self._begin(self._services())
         self._tell(second, "", evidence)
 
         self._tell(third, "paths, room, and the way between the nodes", None)
@@ -138,6 +142,7 @@ class _Gathering:
 
         self._tell(fifth, "logs, figures and stacks", None)
         await self._look()
+        await self._had(services, "how fast services answer")
         self._tell(fifth, "", evidence)
         evidence.now = session.head_wall()
         return evidence
@@ -248,7 +253,8 @@ class _Gathering:
             evidence.job = await api.job(evidence.run.run.attempt.job_id)
         names = {node.ray_node_id: node.name for node in self._session.fleet.nodes.values() if node.ray_node_id}
         if evidence.target.kind != "run" or (evidence.run is not None and evidence.run.run.kind == "ray"):
-            evidence.serve = serve_evidence(await api.serve_applications(), names)
+            self._serve = await api.serve_applications()
+            evidence.serve = serve_evidence(self._serve, names)
         await self._driver_log(api)
 
     async def _driver_log(self, api: RayApi) -> None:
@@ -259,6 +265,15 @@ class _Gathering:
             await asked_runs.driver_log(api, evidence.run, evidence.job, 0.0, evidence.now)
         except RaydeckError as error:
             evidence.unread.append(f"the log of the Ray job {evidence.job.submission_id}: {error.sentence}")
+
+    async def _services(self) -> None:
+        evidence = self._evidence
+        if evidence.serve is None:
+            return
+        names = {node.ray_node_id: node.name for node in self._session.fleet.nodes.values() if node.ray_node_id}
+        promised = await asyncio.to_thread(promised_milliseconds, self._session)
+        timed = await time_services(self._serve, names, self._machines, self._nodes, promised, evidence.unread)
+        evidence.serve = serve_evidence(self._serve, names, timed, evidence.nodes)
 
     # --- nodes over SSH -----------------------------------------------------------------------------------------------
 

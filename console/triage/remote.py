@@ -25,6 +25,8 @@ MARK = "raydeck-triage:"
 AT_ONCE = 16
 COUNTED_BYTES = 256 << 20
 """Of a log: so much is read through to number its lines; a longer one has none."""
+METRICS_BYTES = 64 << 20
+METRICS_SECONDS = 5.0
 FLAGS = (
     "node_id",
     "node_ip_address",
@@ -34,6 +36,7 @@ FLAGS = (
     "session_dir",
     "log_dir",
     "node_manager_port",
+    "metrics_export_port",
 )
 PACKAGES = re.compile(r"(torch|ray|nvidia_nccl_cu\d+|transformers|deepspeed|numpy)-([^-]+)\.dist-info")
 _KERNEL_LINE = re.compile(r"\[\s*(\d+\.\d+)\] ?(.*)")
@@ -173,6 +176,33 @@ def machine(node_id: str, name: str, latest: bool, lines: int) -> dict[str, Any]
         except OSError:
             continue  # another node of this machine's, or none: the rest is worth telling all the same
     return told
+
+
+def serving(node_id: str, session_dir: str, port: int, names: list[str]) -> list[str]:
+    """The lines of these metrics that Ray's agent on this node tells; no line where it serves nothing.
+
+    Args:
+        node_id: Ray's id of the node.
+        session_dir: Of its session; the agent writes there on which port it is.
+        port: Used where it wrote none; 0: not known.
+        names: Of the metrics.
+    """
+    import http.client  # slow to load, and only needed here
+
+    with contextlib.suppress(OSError, ValueError), open(f"{session_dir}/metrics_export_port_{node_id}") as file:
+        port = int(file.read(16))
+    if not port:
+        raise OSError("Ray does not say on which port its metrics are")
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=METRICS_SECONDS)
+    try:
+        client.request("GET", "/metrics")
+        told = client.getresponse().read(METRICS_BYTES)
+    except http.client.HTTPException as error:
+        raise OSError(f"port {port} does not answer as Ray's metrics do: {type(error).__name__}") from error
+    finally:
+        client.close()
+    wanted = tuple(name + "{" for name in names)
+    return [line for line in _text(told).splitlines() if line.startswith(wanted)]
 
 
 def _flags(pid: int) -> dict[str, Any]:
@@ -389,5 +419,5 @@ def _text(data: bytes) -> str:
 
 TASKS: dict[str, Any] = {
     "kernel": kernel, "machine": machine, "processes": processes, "path": path, "log": log, "ask_look": ask_look,
-    "read_look": read_look, "connect": connect,
+    "read_look": read_look, "connect": connect, "serving": serving,
 }  # fmt: skip

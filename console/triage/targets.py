@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from console.sources.session import Session
 from console.state.fleet import Node
 from jobs.errors import RaydeckError, Refused
 from jobs.triage.evidence import Target
+
+if TYPE_CHECKING:
+    from jobs.spec import Cluster
 
 
 def target_of(session: Session, name: str) -> Target:
@@ -36,12 +41,24 @@ def well(node: Node) -> int:
 
 def dataset_path(session: Session) -> str:
     """Where the cluster file says that data lies; empty where it does not, or cannot be read any more."""
+    cluster = _cluster(session)
+    return cluster.storage.dataset_path if cluster is not None else ""
+
+
+def promised_milliseconds(session: Session) -> dict[str, float]:
+    """Services of which the cluster file says how fast they answer, and that."""
+    cluster = _cluster(session)
+    services = cluster.observability.services if cluster is not None else {}
+    return {name: promise.p95_milliseconds for name, promise in services.items()}
+
+
+def _cluster(session: Session) -> Cluster | None:
     from jobs.load import load_cluster
 
     file = session.context.cluster_file
     if file is None:
-        return ""
+        return None
     try:
-        return load_cluster(file.read_text("utf-8"), str(file)).storage.dataset_path
+        return load_cluster(file.read_text("utf-8"), str(file))
     except (RaydeckError, OSError, UnicodeDecodeError):
-        return ""
+        return None

@@ -223,7 +223,6 @@ class Replica:
     """``RUNNING``, ``STARTING``, ``UNHEALTHY`` and so on, as Ray Serve says it."""
     reason: str = ""
     p95_milliseconds: float | None = None
-    queue_length: float | None = None
     gpu_percent: float | None = None
 
 
@@ -250,9 +249,15 @@ class ServeEvidence:
     replicas: list[Replica] = field(default_factory=list[Replica])
     target_replicas: int | None = None
     p95_milliseconds: float | None = None
+    """Within so long 95 of 100 answers came."""
+    answers: int | None = None
+    """Of so many that is said."""
+    answers_seconds: float | None = None
+    """They are those of so many seconds; None: all since its replicas began."""
     limit_milliseconds: float | None = None
-    """What was promised."""
-    gpu_percent: float | None = None
+    """What the cluster file promises."""
+    queued: float | None = None
+    """Requests that no replica has taken yet."""
 
 
 @dataclass(slots=True)

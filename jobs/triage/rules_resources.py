@@ -6,7 +6,7 @@ import re
 
 from jobs.triage.evidence import NodeEvidence
 from jobs.triage.findings import Culprit, Finding, Item, Sheet, plural
-from jobs.triage.look import BUSY_PERCENT, IDLE_PERCENT, Look, figure
+from jobs.triage.look import Look, figure
 from jobs.triage.patterns import BY_ID, RESOURCES
 from jobs.triage.scan import as_sentence, shown
 
@@ -180,53 +180,6 @@ def room(look: Look, sheet: Sheet) -> None:
             )
         )  # fmt: skip
         sheet.checked(f"{plural(len(usable), 'node')} could take their part of it now")
-
-
-def latency(look: Look, sheet: Sheet) -> None:
-    """A service that answers late."""
-    serve = look.evidence.serve
-    if serve is None or serve.p95_milliseconds is None or serve.limit_milliseconds is None:
-        return
-    if serve.p95_milliseconds <= serve.limit_milliseconds:
-        sheet.clear(f"{serve.name} answers in {serve.p95_milliseconds:g} ms (95 of 100), as promised")
-        return
-    told = Item(
-        f"service {serve.name}", look.now,
-        f"95 of 100 answers within {serve.p95_milliseconds:g} ms; promised {serve.limit_milliseconds:g} ms",
-    )  # fmt: skip
-    slow = [each for each in serve.replicas if (each.p95_milliseconds or 0.0) > serve.limit_milliseconds]
-    queue = max((each.queue_length or 0.0 for each in serve.replicas), default=0.0)
-    gpu = serve.gpu_percent
-    if gpu is None:
-        known = [each.gpu_percent for each in serve.replicas if each.gpu_percent is not None]
-        gpu = max(known, default=None)
-    if len(slow) == 1 and len(serve.replicas) > 1:
-        one = slow[0]
-        culprit = Culprit(node=one.node)
-        cause, action, key = (
-            f"Only replica {one.id} is late: its node is to blame, not the load.",
-            "Look at its node; cordon it and have the replica start elsewhere.", "C",
-        )  # fmt: skip
-    elif queue > 0 and (gpu is None or gpu >= BUSY_PERCENT):
-        culprit = Culprit(path=serve.name)
-        cause, action, key = "More requests than its replicas can take.", "Add replicas, or batch requests.", ""
-    elif gpu is not None and gpu < 5 * IDLE_PERCENT:
-        culprit = Culprit(path=serve.name)
-        cause, action, key = (
-            "Its GPUs are hardly used: the time goes into CPU work before and after the model.",
-            "Give its replicas more CPUs, or move that work out of the request.", "",
-        )  # fmt: skip
-    else:
-        culprit = Culprit(path=serve.name)
-        cause, action, key = "Not known; a load test at several rates would tell.", "Compare replicas and rates.", ""
-    sheet.found(
-        Finding(
-            "S10", RESOURCES, f"service {serve.name} answers late", "likely", cause, action, culprit, key,
-            (told, *(Item(f"replica {each.id} on {each.node}", None, f"{each.p95_milliseconds:g} ms")
-                     for each in slow[:3] if each.p95_milliseconds is not None)),
-            weight=40,
-        )
-    )  # fmt: skip
 
 
 def _gib(size: float) -> str:

@@ -16,6 +16,7 @@ from jobs.triage import (
     rules_nodes,
     rules_resources,
     rules_scheduling,
+    rules_services,
     rules_storage,
     slow,
 )
@@ -32,7 +33,7 @@ RULES: Mapping[StepName, tuple[Rule, ...]] = {
     ),
     RESOURCES: (
         rules_resources.gpu_memory, rules_resources.host_memory, rules_resources.shared_memory, rules_resources.room,
-        rules_resources.latency,
+        rules_services.latency,
     ),
     NETWORK: (
         rules_network.links, rules_network.ports, rules_network.service, rules_storage.mounts, rules_storage.stuck,

@@ -100,8 +100,8 @@ def gateway_with_a_wrong_target() -> Evidence:
 @case("latency high", "S10", "chat")
 def too_many_requests() -> Evidence:
     return serving(
-        p95_milliseconds=900.0, limit_milliseconds=300.0, gpu_percent=98.0,
-        replicas=[Replica("a", "gpu-1", "RUNNING", "", 900.0, 40.0), Replica("b", "gpu-2", "RUNNING", "", 890.0, 38.0)],
+        p95_milliseconds=900.0, limit_milliseconds=300.0, queued=78.0,
+        replicas=[Replica("a", "gpu-1", "RUNNING", "", 900.0, 98.0), Replica("b", "gpu-2", "RUNNING", "", 890.0, 97.0)],
     )  # fmt: skip
 
 
@@ -110,6 +110,23 @@ def one_replica_is_late() -> Evidence:
     return serving(
         p95_milliseconds=900.0, limit_milliseconds=300.0,
         replicas=[Replica("a", "gpu-1", "RUNNING", "", 100.0), Replica("b", "gpu-2", "RUNNING", "", 900.0)],
+    )  # fmt: skip
+
+
+@case("latency high", "S10", "gpu-2")
+def one_replica_is_late_and_nothing_is_promised() -> Evidence:
+    times = {"a": ("gpu-1", 100.0), "b": ("gpu-2", 900.0), "c": ("gpu-1", 120.0)}
+    return serving(
+        p95_milliseconds=700.0, answers=120, answers_seconds=11.0,
+        replicas=[Replica(name, node, "RUNNING", "", late) for name, (node, late) in times.items()],
+    )  # fmt: skip
+
+
+@case("latency high", "S10", "chat")
+def the_cpu_work_around_the_model() -> Evidence:
+    return serving(
+        p95_milliseconds=900.0, limit_milliseconds=300.0,
+        replicas=[Replica("a", "gpu-1", "RUNNING", "", 900.0, 3.0), Replica("b", "gpu-2", "RUNNING", "", 890.0, 2.0)],
     )  # fmt: skip
 
 

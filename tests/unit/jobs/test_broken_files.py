@@ -213,6 +213,9 @@ CLUSTER: list[tuple[str, str, list[Found]]] = [
     ("    alert_on_failure: true", "    alert_on_failure: sometimes", [
         (48, 23, "observability.alert_on_failure must be true or false, not text", ""),
     ]),
+    ("    alert_on_failure: true", "    services: {chat: {p95_milliseconds: 0}}", [
+        (48, 41, "observability.services.chat.p95_milliseconds must be more than 0", ""),
+    ]),
     ("    health_check_interval_seconds: 15", "    health_check_interval_seconds: 0", [
         (47, 36, "observability.health_check_interval_seconds must be more than 0", ""),
     ]),
