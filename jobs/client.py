@@ -19,6 +19,7 @@ from jobs.model import Move, Progress, Run
 from jobs.nodecalls import NodeCalls
 from jobs.queueview import Explanation, QueueView
 from jobs.transport import Response, TooLarge
+from jobs.validationview import Report
 from jobs.wire import (
     ArrangeRequest,
     AuditEntry,
@@ -115,6 +116,11 @@ class ControllerClient(NodeCalls, AlertCalls):
         """A run's checkpoints, in the order of their steps."""
         answer = await self._answer("GET", f"{_run_path(run)}/checkpoints", timeout=STORAGE_SECONDS)
         return self._as(_Checkpoints, answer).checkpoints
+
+    async def validation(self, run: str) -> Report:
+        """What a validation has found so far."""
+        answer = await self._answer("GET", f"{_run_path(run)}/validation", timeout=STORAGE_SECONDS)
+        return self._as(Report, answer)
 
     async def ask_look(self, run: str) -> str:
         """Has all ranks of a run looked at: stacks, collectives, states. Gives the look's id."""

@@ -10,6 +10,7 @@ GET    /v1/runs/{run}/series            ``{"points": [Progress, …]}``, thinned
 GET    /v1/runs/{run}/moves             ``{"moves": [Move, …]}``, oldest first
 GET    /v1/runs/{run}/explain           `Explanation`
 GET    /v1/runs/{run}/checkpoints       ``{"checkpoints": [CheckpointRow, …]}``, in the order of their steps
+GET    /v1/runs/{run}/validation        `jobs.validationview.Report`: of a validation, what it has found so far
 POST   /v1/runs/{run}/look              ``{"look": ID}``: have all ranks of a run looked at (`jobs.looks`)
 GET    /v1/runs/{run}/looks/{look}      `jobs.looks.Look`: what that has brought so far
 GET    /v1/queue                        `QueueView`; ``?offset=N&limit=N`` (default 0 and 200) of those that wait

@@ -19,6 +19,7 @@ from console.cli import work
 from console.cli.replay import replay
 from console.cli.shape import Call, Group, carry_out, json_option, watch_option, yes_option
 from console.cli.triage import triage
+from console.cli.validate import validate
 from jobs.errors import Usage
 
 if TYPE_CHECKING:
@@ -221,5 +222,5 @@ def contexts(call: Call, as_json: bool) -> int:
     return reads.contexts(call.settings, as_json)
 
 
-for command in (*work.COMMANDS, *upkeep_shapes.COMMANDS, *alert_shapes.COMMANDS, triage, replay):
+for command in (*work.COMMANDS, *upkeep_shapes.COMMANDS, *alert_shapes.COMMANDS, triage, replay, validate):
     command_line.add_command(command)

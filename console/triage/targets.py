@@ -41,18 +41,19 @@ def well(node: Node) -> int:
 
 def dataset_path(session: Session) -> str:
     """Where the cluster file says that data lies; empty where it does not, or cannot be read any more."""
-    cluster = _cluster(session)
+    cluster = cluster_of(session)
     return cluster.storage.dataset_path if cluster is not None else ""
 
 
 def promised_milliseconds(session: Session) -> dict[str, float]:
     """Services of which the cluster file says how fast they answer, and that."""
-    cluster = _cluster(session)
+    cluster = cluster_of(session)
     services = cluster.observability.services if cluster is not None else {}
     return {name: promise.p95_milliseconds for name, promise in services.items()}
 
 
-def _cluster(session: Session) -> Cluster | None:
+def cluster_of(session: Session) -> Cluster | None:
+    """The cluster file of a context; None without one, or where it cannot be read any more."""
     from jobs.load import load_cluster
 
     file = session.context.cluster_file

@@ -28,6 +28,7 @@ from jobs.controller.runs import NoSuch, Runs
 from jobs.errors import Busy, RaydeckError, Refused, Unreachable, Usage
 from jobs.load import FileMistakes
 from jobs.model import Progress
+from jobs.validationview import Report
 from jobs.wire import (
     ArrangeRequest,
     CheckpointRow,
@@ -70,6 +71,7 @@ class Service(NodeService, HealthService, Protocol):
     async def snapshot(self, caller: Caller) -> Snapshot: ...
     async def checkpoints(self, run: str) -> list[CheckpointRow]: ...
     async def series(self, run: str, points: int) -> list[Progress]: ...
+    async def validation(self, run: str) -> Report: ...
 
 
 def application(service: Service) -> web.Application:
@@ -111,6 +113,7 @@ class _Routes:
             ("GET", "/v1/runs/{run}/moves", self.moves, ""),
             ("GET", "/v1/runs/{run}/explain", self.explain, ""),
             ("GET", "/v1/runs/{run}/checkpoints", self.checkpoints, ""),
+            ("GET", "/v1/runs/{run}/validation", self.validation, ""),
             ("GET", "/v1/queue", self.queue, ""),
             ("GET", "/v1/releases", self.releases, ""),
             ("GET", "/v1/rollbacks", self.rollbacks, ""),
@@ -189,6 +192,9 @@ class _Routes:
 
     async def checkpoints(self, request: web.Request, asking: Asking) -> web.Response:
         return listing("checkpoints", await self._of.checkpoints(request.match_info["run"]))
+
+    async def validation(self, request: web.Request, asking: Asking) -> web.Response:
+        return told(await self._of.validation(request.match_info["run"]))
 
     async def queue(self, request: web.Request, asking: Asking) -> web.Response:
         offset = number(request, "offset", 0, 10**9, least=0)

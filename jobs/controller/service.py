@@ -20,7 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from jobs import catalogue
+from jobs import catalogue, validations
 from jobs.controller import door, prometheus
 from jobs.controller.access import Access, Caller
 from jobs.controller.admission import Admission
@@ -55,6 +55,7 @@ from jobs.load import load_cluster
 from jobs.model import Progress, RunState
 from jobs.queueview import QueueView
 from jobs.spec import Cluster
+from jobs.validationview import Report
 from jobs.wire import CheckpointRow, ControllerStatus, Snapshot
 
 log = logging.getLogger(__name__)
@@ -177,6 +178,25 @@ class Service:
         """A run's checkpoints. Raises `NoSuch` or `Unreachable`."""
         directory = (await self.runs.find(run)).run.run_directory
         return await self.files.apart(f"{directory}#checkpoints", lambda: catalogue.rows(directory))
+
+    async def validation(self, run: str) -> Report:
+        """What a validation has found so far. Raises `NoSuch`, `Refused` or `Unreachable`."""
+        found = (await self.runs.find(run)).run
+        if found.workflow != validations.WORKFLOW:
+            raise Refused(f"{run} is a run of {found.workflow}, and no validation")
+        path = Path(validations.report_path(found.run_directory))
+
+        def read() -> Report:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                raise Refused(f"{run} has no report yet", f"It is {found.state.value}: {found.reason}") from None
+            except (OSError, UnicodeDecodeError) as error:
+                raise Refused(f"the report of {run} cannot be read: {error}") from error
+            report = validations.read_report(text, str(path))
+            return report.model_copy(update={"user": found.user})
+
+        return await self.files.apart(f"{found.run_directory}#validation", read)
 
     async def series(self, run: str, points: int) -> list[Progress]:
         """The course of a run."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import Refused
-from jobs.gang.interfaces import interface_of
+from jobs.interfaces import interface_of
 from jobs.model import Launch
 
 PACKAGE = Path(__file__).resolve().parents[2]

@@ -1,0 +1,100 @@
+"""Who is to blame, from what several measured together: a node, a link, an uplink, a straggler. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from jobs.validationview import Culprit
+
+Edge = tuple[str, str]
+"""Two ends, in order."""
+LOW = 0.75
+SLOWER, SLOWER_SECONDS = 1.5, 0.005
+"""Who works so many times as long as the others usually do, and so much longer, is slow."""
+
+
+def rounds(members: Sequence[str]) -> list[list[Edge]]:
+    """A tournament: every two meet once, and in each round nobody is in two pairs (the circle method)."""
+    circle: list[str | None] = [*members, *([None] if len(members) % 2 else [])]
+    found: list[list[Edge]] = []
+    for _ in range(len(circle) - 1):
+        pairs: list[Edge] = []
+        for at in range(len(circle) // 2):
+            a, b = circle[at], circle[-1 - at]
+            if a is not None and b is not None:
+                pairs.append((a, b))
+        found.append(pairs)
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return found
+
+
+def score(edges: Mapping[Edge, float], low: float = LOW) -> list[Culprit]:
+    """Who makes links slow. ``edges``: a rate for each pair, the worse of both ends.
+
+    What is good is told by the best quarter: with three nodes one bad one slows two links of three, and so more than
+    half. A node is to blame where all its links but at most a few are slow, and those without it are not; an uplink
+    where exactly the links between two parts are; what is left are links.
+    """
+    if not edges:
+        return []
+    reference = sorted(edges.values())[-max(1, -(-len(edges) // 4))]
+    slow = {edge for edge, rate in edges.items() if rate < low * reference}
+    if not slow:
+        return []
+    nodes = sorted({node for edge in edges for node in edge})
+    if (part := _uplink(nodes, edges, slow)) is not None:
+        return [Culprit(kind="uplink", nodes=part)]
+    found: list[Culprit] = []
+    while slow:
+        degrees = {node: sum(node in edge for edge in slow) for node in nodes}
+        worst = max(nodes, key=lambda node: degrees[node])
+        of_node = sum(worst in edge for edge in edges)
+        rivals = [node for node in nodes if degrees[node] == degrees[worst]]
+        if of_node < 2 or degrees[worst] < 2 or degrees[worst] * 2 < of_node or len(rivals) > 1:
+            break
+        found.append(Culprit(kind="node", nodes=[worst]))
+        slow = {edge for edge in slow if worst not in edge}
+    return [*found, *(Culprit(kind="link", nodes=list(edge)) for edge in sorted(slow))]
+
+
+def _uplink(nodes: Sequence[str], edges: Mapping[Edge, float], slow: set[Edge]) -> list[str] | None:
+    """The smaller part, where exactly the links between two parts of two or more nodes are slow."""
+    part, reached = {nodes[0]}, [nodes[0]]
+    while reached:  # all that the first node still reaches by links that are good
+        at = reached.pop()
+        for edge in edges:
+            if at in edge and edge not in slow:
+                other = edge[0] if edge[1] == at else edge[1]
+                if other not in part:
+                    part.add(other)
+                    reached.append(other)
+    rest = set(nodes) - part
+    crossing = {edge for edge in edges if (edge[0] in part) != (edge[1] in part)}
+    if len(part) < 2 or len(rest) < 2 or crossing != slow:
+        return None
+    return sorted(min(part, rest, key=lambda side: (len(side), sorted(side))))
+
+
+def straggler(compute: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> tuple[str, str] | None:
+    """Who works longest and waits least, with the sentence; None where nobody stands out.
+
+    Args:
+        compute: Seconds that each spent on its own work, by turn.
+        waiting: And then waiting for the others.
+    """
+    if len(compute) < 2:
+        return None
+    works = {name: median(seconds) for name, seconds in compute.items()}
+    waits = {name: median(seconds) for name, seconds in waiting.items()}
+    slow = max(works, key=lambda name: works[name])
+    others = median(value for name, value in works.items() if name != slow)
+    if works[slow] < SLOWER * others or works[slow] - others < SLOWER_SECONDS:
+        return None
+    if waits[slow] > min(waits.values()):
+        return None  # somebody else waits less: what it did was not what the others waited for
+    told = (
+        f"{slow} works {works[slow] * 1000:.1f} ms a turn, the others {others * 1000:.1f} ms; "
+        f"it waits {waits[slow] * 1000:.1f} ms"
+    )
+    return slow, told

@@ -1,0 +1,201 @@
+"""The preflight judged: each node by itself, and the nodes beside each other. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from jobs.validation.criteria import judge_rate, majority, peers_of
+from jobs.validation.measured import Measured
+from jobs.validation.plan import BY_ID, FIGURES
+from jobs.validationview import CheckResult, Culprit, Figure, worst
+
+MUST_AGREE = ("driver", "cuda", "nccl", "torch", "python", "ray")
+SHOULD_AGREE = ("kernel", "glibc", "image", "nccl_env")
+CLOCK_FAIL_SECONDS, CLOCK_WARN_SECONDS = 2.0, 0.5
+DISK_IS_SLOW_MB = 50.0
+"""A disk that is slower than its like and faster than this is no reason to leave a node out: a warning."""
+
+
+def judge_preflight(
+    wanted: Sequence[str],
+    measured: Mapping[str, Sequence[Measured]],
+    offsets: Mapping[str, tuple[float, float]],
+    troubles: Mapping[str, str],
+) -> list[CheckResult]:
+    """One verdict for each check and node.
+
+    Args:
+        wanted: The checks' ids.
+        measured: What each node told.
+        offsets: Node to its clock less the head's, and how far off that may be, in seconds.
+        troubles: Nodes whose program did not come to its end, and how it ended.
+    """
+    by_node = {node: {each.check: each for each in told} for node, told in measured.items()}
+    found: list[CheckResult] = []
+    for check in wanted:
+        for node, told in by_node.items():
+            found.append(_one(check, node, told.get(check), troubles.get(node, "")))
+    by_place = {(result.check, result.node): result for result in found}
+    told = {check: {node: each[check] for node, each in by_node.items() if check in each} for check in wanted}
+    _versions(by_place, told.get("preflight.versions", {}))
+    _clocks(by_place, offsets)
+    _gpus(by_place, told.get("preflight.inventory", {}))
+    _mtu(by_place, told.get("preflight.names", {}))
+    _ports(by_place, told.get("preflight.ports", {}))
+    _disks(by_place, told.get("preflight.disk", {}))
+    return found
+
+
+def common_versions(measured: Mapping[str, Sequence[Measured]]) -> dict[str, str]:
+    """What most nodes run on, by name."""
+    told: dict[str, dict[str, str]] = defaultdict(dict)
+    for node, each in measured.items():
+        for one in each:
+            if one.check == "preflight.versions":
+                for name, value in one.facts.items():
+                    told[name][node] = str(value)
+    agreed = {name: majority(values)[0] for name, values in told.items()}
+    return {name: value for name, value in agreed.items() if value}
+
+
+def _one(check: str, node: str, measured: Measured | None, trouble: str) -> CheckResult:
+    plan = BY_ID[check]
+    made = CheckResult(
+        check=check, title=plan.title, stage="preflight", node=node, verdict="pass", sentence=plan.passes,
+        criterion=plan.passes,
+    )  # fmt: skip
+    if measured is None:
+        made.verdict, made.sentence = "unknown", trouble or "it told nothing"
+        return made
+    made.seconds, made.evidence = measured.seconds, measured.evidence
+    made.facts = measured.facts
+    if measured.skipped:
+        made.verdict, made.sentence = "skipped", measured.skipped
+    elif measured.wrong:
+        made.verdict, made.sentence = "fail", measured.wrong
+        made.culprits = [Culprit(kind="node", nodes=[node], detail=plan.title)]
+    elif measured.warned:
+        made.verdict, made.sentence = "warn", measured.warned
+    return made
+
+
+Places = Mapping[tuple[str, str], CheckResult]
+
+
+def _worse(result: CheckResult | None, verdict: Any, sentence: str, detail: str) -> None:
+    """One more thing that was found on a node: the worst counts, and its sentence."""
+    if result is None or result.verdict in ("skipped", "unknown"):
+        return
+    both = worst([result.verdict, verdict])
+    if both == result.verdict:
+        return
+    result.verdict, result.sentence = both, sentence
+    if both == "fail":
+        result.culprits = [Culprit(kind="node", nodes=[result.node], detail=detail)]
+
+
+def _versions(places: Places, told: Mapping[str, Measured]) -> None:
+    for name in (*MUST_AGREE, *SHOULD_AGREE):
+        values = {node: str(each.facts[name]) for node, each in told.items() if each.right and name in each.facts}
+        if len(set(values.values())) < 2:
+            continue
+        common, odd = majority(values)
+        verdict = "fail" if name in MUST_AGREE and common is not None else "warn"
+        for node in odd:
+            others = f"most have {common}" if common is not None else "and no version has a majority"
+            sentence = f"{name} {values[node]}, {others}"
+            _worse(places.get(("preflight.versions", node)), verdict, sentence, name)
+
+
+def _clocks(places: Places, offsets: Mapping[str, tuple[float, float]]) -> None:
+    for node, (ahead, uncertain) in offsets.items():
+        result = places.get(("preflight.clock", node))
+        if result is None:
+            continue
+        sure = max(0.0, abs(ahead) - uncertain)
+        way = "ahead of" if ahead > 0 else "behind"
+        sentence = f"{abs(ahead) * 1000:.0f} ms {way} the head, give or take {uncertain * 1000:.0f} ms"
+        result.sentence, result.facts = sentence, {"ahead_seconds": ahead, "uncertain_seconds": uncertain}
+        if sure >= CLOCK_FAIL_SECONDS:
+            _worse(result, "fail", f"{abs(ahead):.1f} s {way} the head", "clock")
+        elif sure >= CLOCK_WARN_SECONDS:
+            _worse(result, "warn", f"{abs(ahead):.2f} s {way} the head", "clock")
+
+
+def _gpus(places: Places, told: Mapping[str, Measured]) -> None:
+    owners: dict[str, list[str]] = defaultdict(list)
+    for node, each in told.items():
+        gpus: list[dict[str, Any]] = each.facts.get("gpus") or []
+        result = places.get(("preflight.inventory", node))
+        if result is not None and result.verdict == "pass" and gpus:
+            result.sentence = f"{len(gpus)} × {gpus[0]['name'] or 'GPU'}"
+        for uuid in {str(gpu.get("uuid")) for gpu in gpus if gpu.get("uuid")}:
+            owners[uuid].append(node)
+    for uuid, nodes in owners.items():
+        for node in nodes if len(nodes) > 1 else ():
+            sentence = f"the GPU {uuid} is on {', '.join(nodes)}: one of them shows another machine's"
+            _worse(places.get(("preflight.inventory", node)), "fail", sentence, "inventory")
+
+
+def _mtu(places: Places, told: Mapping[str, Measured]) -> None:
+    values = {
+        node: each.facts["mtu"]
+        for node, each in told.items()
+        if "mtu" in each.facts and each.facts.get("interface") != "lo"
+    }
+    common, odd = majority(values)
+    for node in odd if common is not None else ():
+        sentence = f"its interface takes packets of {values[node]} bytes, most take {common}"
+        _worse(places.get(("preflight.names", node)), "warn", sentence, "MTU")
+
+
+def _ports(places: Places, told: Mapping[str, Measured]) -> None:
+    """No answer is said of a way, which has two ends: which of them is to blame, the other ways tell."""
+    silent: dict[tuple[str, str], list[int]] = {}
+    for node, each in told.items():
+        for other, ports in dict(each.facts.get("silent", {})).items():
+            first, second = sorted((node, str(other)))
+            silent.setdefault((first, second), []).extend(ports)
+    if not silent:
+        return
+    nodes = list(told)
+    degrees = {node: sum(node in edge for edge in silent) for node in nodes}
+    for node in nodes:
+        result = places.get(("preflight.ports", node))
+        mine = [edge for edge in silent if node in edge]
+        if result is None or result.verdict != "fail" or not mine:
+            continue
+        most = max(nodes, key=lambda each: degrees[each])
+        alone = (
+            len(nodes) > 2 and degrees[most] * 2 > len(nodes) - 1 and list(degrees.values()).count(degrees[most]) == 1
+        )
+        detail = f"port {', '.join(map(str, sorted({port for edge in mine for port in silent[edge]})))}"
+        if alone and all(most in edge for edge in mine):
+            result.culprits = [Culprit(kind="node", nodes=[most], detail=detail)]
+        else:
+            result.culprits = [Culprit(kind="link", nodes=list(edge), detail=detail) for edge in mine]
+
+
+def _disks(places: Places, told: Mapping[str, Measured]) -> None:
+    for name in ("disk_write", "disk_read"):
+        values = {node: median(each.figures[name]) for node, each in told.items() if each.figures.get(name)}
+        peers = peers_of(values)
+        for node, value in values.items():
+            result = places.get(("preflight.disk", node))
+            if result is None:
+                continue
+            kind = FIGURES[name]
+            figure = Figure(name=name, unit=kind.unit, samples=told[node].figures[name], peers=peers.get(node))
+            result.figures.append(figure)
+            verdict, _ = judge_rate(figure, cpu=True)
+            result.criterion = f"warn below {DISK_IS_SLOW_MB:g} MB/s where its like are faster"
+            words = f"{kind.title} {value:.0f} {kind.unit}"
+            result.sentence = (
+                words if result.sentence == BY_ID["preflight.disk"].passes else f"{result.sentence}; {words}"
+            )
+            # Many nodes write to one storage at the same time here: whose turn comes last is no fault of his.
+            if verdict != "pass" and value < DISK_IS_SLOW_MB:
+                _worse(result, "warn", f"{words}, the others {peers[node]:.0f}", "disk")
