@@ -21,6 +21,8 @@ CLOCK_TRIES = 8
 SLACK_SECONDS = 10.0
 """How much longer than its programs' limit a node may take to say what became of them."""
 WAIT_STEP_SECONDS = 0.5
+PLACE_SECONDS = 5.0
+"""Ray may need so long to give what is free."""
 
 Work = tuple[str, dict[str, Any], dict[str, str]]
 """A program, its request, and its environment."""
@@ -121,7 +123,7 @@ class Members:
             if self.nodes[name].gpus and not self.nodes[name].lost
         }
         waiting = dict(groups)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + max(seconds, PLACE_SECONDS)
         while waiting:
             for name, group in list(waiting.items()):
                 if group.wait(0.05):
@@ -136,7 +138,7 @@ class Members:
             remove_placement_group(group)
             node = self.nodes[name]
             idle = int(free.get(node.node_id, {}).get("GPU", 0))
-            busy[name] = f"{node.gpus - idle} of its {node.gpus} GPUs are in use"
+            busy[name] = f"{node.gpus - idle} of its {node.gpus} GPUs are in use"  # as far as Ray has told by now
         return busy
 
     def free(self) -> None:

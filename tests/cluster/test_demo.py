@@ -66,9 +66,9 @@ class Headless:
     def mark(self) -> str:
         return str(json.loads(Path(self.ready["context_file"]).read_text())["demo"])
 
-    def command(self, *arguments: str, check: bool = True) -> Any:
+    def command(self, *arguments: str, check: bool = True, limit: float = 60.0) -> Any:
         argv = [sys.executable, "-m", "console", "--context", self.ready["context"], *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=self.environ, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit, env=self.environ, check=False)
         assert not check or done.returncode == 0, done.stderr
         return json.loads(done.stdout) if "--json" in arguments else done
 

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.validations import workflow_text
 from jobs.validationview import Ask
-from tests.cluster.test_course import until_state
+from tests.cluster.test_course import launch, until_state
 from tests.cluster.test_demo import Headless
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -33,9 +33,9 @@ def planted(demo: Headless, folder: Path, ask: Ask) -> Any:
     folder.mkdir()
     file = folder / "validation.yaml"
     file.write_text(workflow_text(ask))
-    (run,) = demo.command("launch", str(file), "--yes", "--json")
-    until_state(demo, run["id"], "succeeded")
-    return demo.command("validate", "--show", run["id"], "--json", check=False)
+    run = launch(demo, str(file))
+    until_state(demo, run, "succeeded")
+    return demo.command("validate", "--show", run, "--json", check=False)
 
 
 def verdicts(report: Any) -> dict[str, str]:
@@ -47,7 +47,7 @@ def blamed(report: Any) -> list[tuple[str, list[str], int | None]]:
 
 
 def test_a_healthy_cluster_comes_up_the_whole_ladder(demo: Headless) -> None:
-    report = demo.command("validate", "--yes", "--json")
+    report = demo.command("validate", "--yes", "--json", limit=180.0)
     assert verdicts(report) == dict.fromkeys(("preflight", "gpu", "node", "cluster"), "pass"), report["sentence"]
     assert (report["simulated"], report["done"], report["culprits"]) == (True, True, [])
     gpus = [(check["node"], check["gpu"]) for check in report["stages"][1]["checks"] if check["check"] == "gpu.gemm"]
@@ -78,17 +78,18 @@ def test_silent_corruption_and_a_slow_node_are_named_and_the_ladder_goes_on_with
 def test_gpus_in_use_are_waited_for_and_then_their_node_is_skipped(demo: Headless, tmp_path: Path) -> None:
     file = tmp_path / "busy.yaml"
     file.write_text(
-        "workflow:\n  name: busy\n  entrypoint: busy.py\n  resources: {accelerators_per_node: 1, cpu_cores_per_node: 0}\n"
+        "workflow:\n  name: busy\n  entrypoint: busy.py\n"
+        "  resources: {accelerators_per_node: 1, cpu_cores_per_node: 0}\n"
     )
     (tmp_path / "busy.py").write_text("import time\ntime.sleep(300)\n")
-    (run,) = demo.command("launch", str(file), "--yes", "--json")
-    until_state(demo, run["id"], "running")
+    run = launch(demo, str(file))
+    until_state(demo, run, "running")
     report = planted(demo, tmp_path / "v", Ask(profile="prolog", stages=["gpu"], wait_seconds=1))
     left_out = report["stages"][1]["left_out"]
     assert len(left_out) == 1
     assert next(iter(left_out.values())) == "1 of its 4 GPUs are in use"
     assert report["stages"][1]["verdict"] == "pass"
-    demo.command("stop", run["id"], "--yes", "--now", "--json")
+    demo.command("stop", run, "--yes", "--now", "--json")
 
 
 def test_a_node_that_is_not_there_fails_and_wrong_questions_are_refused(demo: Headless, tmp_path: Path) -> None:
