@@ -43,6 +43,7 @@ def ask_for(
         wait_seconds=wait_seconds,
         expected_gpus={node.name: node.expected_gpus for node in chosen if node.expected_gpus is not None},
         paths=_paths(session),
+        runs=sorted(run.id for run in session.work.runs.values() if not run.state.ended),
     )
 
 

@@ -61,6 +61,8 @@ class Ask(_Message):
     expected_gpus: dict[str, int] = Field(default_factory=dict[str, int])
     """By node, as the cluster file says."""
     paths: list[PathAsked] = Field(default_factory=list[PathAsked])
+    runs: list[str] | None = None
+    """Those that may hold GPUs now; None: whoever says that it is a run."""
     fault: str = ""
     """Planted, to see that it is found: such as ``gemm:1`` or ``slow:1:50`` (see `jobs.validation.ranks.Group`)."""
     fault_node: str = ""

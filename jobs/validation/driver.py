@@ -140,6 +140,7 @@ class Ladder:
                 "peers": [self._peer(other, head) for other in others],
                 "checks": checks,
                 "deep": ask.profile == "full",
+                "runs": ask.runs,
                 "address": node.address,
                 "run": self._book.report.id,
                 "fault": ask.fault if ask.fault_node in ("", name) else "",
@@ -229,7 +230,7 @@ class Ladder:
             wanted = sorted({check for each in again.values() for check in each}, key=checks.index)
             second = self._judged("node", {name: groups[name] for name in again}, wanted, cpu, stage.budget_seconds)
             for name, each in second.items():
-                judged[name] = _better(judged[name], each)
+                judged[name] = judgeranks.better(judged[name], each)
         for name in able:
             stage.checks += judged[name].checks
         self._after(stage, able)
@@ -252,7 +253,7 @@ class Ladder:
             if judged.measure_again:
                 self._say(f"measured once more: {', '.join(judged.measure_again)}")
                 more = self._judged("cluster", {"all": group}, judged.measure_again, cpu, stage.budget_seconds)["all"]
-                judged = _better(judged, more)
+                judged = judgeranks.better(judged, more)
             stage.checks += judged.checks
             wanted = judged.unreached
             for node in judged.to_blame:
@@ -350,23 +351,6 @@ def _trouble(ran: Ran) -> str:
 
 def _unfinished(ran: Ran, gpu: int) -> str:
     return ran.unfinished[0] if ran.unfinished is not None and ran.unfinished[1] == gpu else ""
-
-
-def _better(first: Judged, second: Judged) -> Judged:
-    """What was bad is bad if it was so twice: of a check that was measured again the better result counts."""
-    by_check = {check.check: check for check in second.checks}
-    order = ("fail", "unknown", "warn", "skipped", "pass")
-    kept: list[CheckResult] = []
-    for check in first.checks:
-        again = by_check.get(check.check)
-        if again is None or check.check not in first.measure_again:
-            kept.append(check)
-            continue
-        better = again if order.index(again.verdict) > order.index(check.verdict) else check
-        kept.append(better.model_copy(update={"again": True}))
-    still = {node for check in kept if check.verdict == "fail" for each in check.culprits for node in each.nodes}
-    blamed = [node for node in dict.fromkeys([*first.to_blame, *second.to_blame]) if node in still]
-    return Judged(kept, first.unreached, blamed)
 
 
 def main() -> int:

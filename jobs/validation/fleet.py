@@ -45,6 +45,7 @@ def judge_preflight(
     _gpus(by_place, told.get("preflight.inventory", {}))
     _mtu(by_place, told.get("preflight.names", {}))
     _ports(by_place, told.get("preflight.ports", {}))
+    _shared(by_place, told.get("preflight.shared", {}))
     _disks(by_place, told.get("preflight.disk", {}))
     return found
 
@@ -177,6 +178,31 @@ def _ports(places: Places, told: Mapping[str, Measured]) -> None:
             result.culprits = [Culprit(kind="node", nodes=[most], detail=detail)]
         else:
             result.culprits = [Culprit(kind="link", nodes=list(edge), detail=detail) for edge in mine]
+
+
+def _shared(places: Places, told: Mapping[str, Measured]) -> None:
+    """What one node has written and another does not see has two ends too: who is at all of them is to blame."""
+    pairs = [
+        (node, str(writer), str(path))
+        for node, each in told.items()
+        for path, writers in dict(each.facts.get("unseen", {})).items()
+        for writer in writers
+    ]
+    nodes = sorted({node for node, _, _ in pairs} | {writer for _, writer, _ in pairs})
+    everywhere = [node for node in nodes if all(node in pair[:2] for pair in pairs)]
+    if len(told) < 3 or len(everywhere) != 1:
+        return
+    (odd,) = everywhere
+    where = ", ".join(sorted({path for _, _, path in pairs}))
+    for node in told:
+        result = places.get(("preflight.shared", node))
+        if result is None or result.verdict in ("skipped", "unknown"):
+            continue
+        result.verdict, result.culprits = "pass", []
+        if node == odd:
+            _worse(result, "fail", f"{where} is not what the other nodes have there", where)
+        elif any(node == looker for looker, _, _ in pairs):
+            result.sentence = f"seen of all but {odd}"
 
 
 def _disks(places: Places, told: Mapping[str, Measured]) -> None:

@@ -15,7 +15,7 @@ from jobs.validation import culprit as culprits
 from jobs.validation.criteria import judge_rate
 from jobs.validation.measured import Measured
 from jobs.validation.plan import BY_ID, FIGURES
-from jobs.validationview import CheckResult, Culprit, Figure, StageName, Verdict, worst
+from jobs.validationview import VERDICTS, CheckResult, Culprit, Figure, StageName, Verdict, worst
 
 _MISSING = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 _TIMEOUT = "Timeout (0:"
@@ -322,3 +322,22 @@ def _result(
         stand_in=stand_in and bool(BY_ID[check].hardware),
         seconds=max((each.seconds for each in (results or {}).values()), default=0.0), facts=facts,
     )  # fmt: skip
+
+
+# --- measured again ---------------------------------------------------------------------------------------------------
+
+
+def better(first: Judged, second: Judged) -> Judged:
+    """What was bad is bad if it was so twice: of a check that was measured again the better result counts."""
+    by_check = {check.check: check for check in second.checks}
+    kept: list[CheckResult] = []
+    for check in first.checks:
+        again = by_check.get(check.check)
+        if again is None or check.check not in first.measure_again:
+            kept.append(check)
+            continue
+        better = again if VERDICTS.index(again.verdict) > VERDICTS.index(check.verdict) else check
+        kept.append(better.model_copy(update={"again": True}))
+    still = {node for check in kept if check.verdict == "fail" for each in check.culprits for node in each.nodes}
+    blamed = [node for node in dict.fromkeys([*first.to_blame, *second.to_blame]) if node in still]
+    return Judged(kept, first.unreached, blamed)

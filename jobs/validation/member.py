@@ -22,6 +22,7 @@ from typing import Any
 
 from jobs.interfaces import interface_of
 from jobs.validation.measured import Measured, read
+from probes.sampler import wall_clock
 
 STACKS_SECONDS = 0.3
 """How long a program that is late may take to say where it stands."""
@@ -76,7 +77,7 @@ class Member:
         """This node's clock, and a port that is free at this moment."""
         with socket.socket() as probe:
             probe.bind(("", 0))
-            return time.time(), int(probe.getsockname()[1])
+            return wall_clock(os.environ)(), int(probe.getsockname()[1])
 
     def run(self, programs: list[tuple[str, dict[str, Any], dict[str, str]]], seconds: float) -> list[Ran]:
         """Run these at the same time: each a program's name, its request and its environment. Returns when all ended.

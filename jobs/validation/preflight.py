@@ -73,7 +73,7 @@ def run(request: dict[str, Any], tell: Teller) -> None:
         "preflight.mounts": lambda measured: paths.mounts(request, measured),
         "preflight.disk": lambda measured: paths.disk(request, measured),
         "preflight.limits": paths.limits,
-        "preflight.foreign": lambda measured: foreign(probed(), measured),
+        "preflight.foreign": lambda measured: foreign(request, probed(), measured),
     }
     for check in request["checks"]:
         if check in checks:
@@ -166,13 +166,19 @@ def health(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None
     measured.evidence = [*critical, *warning]
 
 
-def foreign(probe: Probe, measured: Measured) -> None:
-    """Who holds memory on its GPUs. A process of a run is known; any other is not."""
-    strangers = [process for process in probe.sample.processes if not process.run]
+def foreign(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None:
+    """Who holds memory on its GPUs. A process of a run that goes on is known; any other is not."""
+    runs: list[str] | None = request.get("runs")
+    strangers = [
+        process
+        for process in probe.sample.processes
+        if not process.run or (runs is not None and process.run not in runs)
+    ]
     measured.facts["runs"] = sorted({process.run for process in probe.sample.processes if process.run})
     if strangers:
         told = [
             f"GPU {process.device}: pid {process.pid}, {process.user or 'unknown user'}, {process.command[:60]}"
+            f"{f', left over from {process.run}' if process.run else ''}"
             for process in strangers
         ]
         measured.wrong, measured.evidence = f"held by what is no run: {told[0]}", told

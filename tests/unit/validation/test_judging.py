@@ -76,6 +76,29 @@ def test_a_filter_between_two_nodes_is_that_link_and_one_around_a_node_is_that_n
     assert words(found["gpu-1"]) == words(found["gpu-3"]) == ["gpu-2 (port 6379)"]
 
 
+def unseen(**by_node: tuple[str, ...]) -> dict[str, CheckResult]:
+    """Who does not see what whom has written to ``/out``."""
+    told = {
+        name.replace("_", "-"): [
+            Measured("preflight.shared", wrong="not seen" if others else "", facts={"unseen": {"/out": list(others)}})
+        ]
+        for name, others in by_node.items()
+    }
+    return {each.node: each for each in judge_preflight(["preflight.shared"], told, {}, {})}
+
+
+def test_a_shared_path_that_is_another_one_on_one_node_is_that_nodes_fault_alone() -> None:
+    found = unseen(gpu_1=("gpu-2",), gpu_2=("gpu-1", "gpu-3"), gpu_3=("gpu-2",))
+    assert [each.verdict for each in found.values()] == ["pass", "fail", "pass"]
+    assert found["gpu-2"].sentence == "/out is not what the other nodes have there"
+    assert found["gpu-1"].sentence == "seen of all but gpu-2"
+    # It could not write, and so nobody sees anything of it; what the others wrote it does see.
+    found = unseen(gpu_1=("gpu-2",), gpu_2=(), gpu_3=("gpu-2",))
+    assert [each.verdict for each in found.values()] == ["pass", "fail", "pass"]
+    # Of two nodes either may be the odd one.
+    assert {each.verdict for each in unseen(gpu_1=("gpu-2",), gpu_2=("gpu-1",)).values()} == {"fail"}
+
+
 def test_what_told_nothing_is_unknown_and_what_was_skipped_is_not_green() -> None:
     told = {"gpu-1": [Measured("preflight.mounts", skipped="no paths")], "gpu-2": list[Measured]()}
     found = judge_preflight(["preflight.mounts"], told, {}, {"gpu-2": "it hung at preflight.mounts"})
@@ -210,3 +233,13 @@ def test_links_are_as_good_as_their_worse_end_and_bad_ones_are_measured_again() 
 def test_a_wrong_sum_that_one_rank_alone_sees_is_that_ranks() -> None:
     ranks = [rank(node, done("cluster.collectives", wrong="3 elements" if node == "gpu-3" else "")) for node in NODES]
     assert judgeranks.judge("cluster", ("cluster.collectives",), ranks, True, {}).to_blame == ["gpu-3"]
+
+
+def test_what_was_measured_again_counts_as_its_better_result() -> None:
+    first = judgeranks.judge("cluster", ("cluster.pairs",), pairs("gpu-2", 0.1), False, {})
+    well = judgeranks.judge("cluster", ("cluster.pairs",), pairs(), False, {})
+    better = judgeranks.better(first, well)
+    assert ([each.verdict for each in better.checks], better.to_blame) == (["pass"], [])
+    assert better.checks[0].again
+    still = judgeranks.better(first, judgeranks.judge("cluster", ("cluster.pairs",), pairs("gpu-2", 0.2), False, {}))
+    assert ([each.verdict for each in still.checks], still.to_blame) == (["fail"], ["gpu-2"])

@@ -17,6 +17,7 @@ from jobs.validation.judgeranks import Judged, RankRan, judge
 from jobs.validation.measured import Measured, Skip, Teller, read
 from jobs.validation.member import Member, Ran
 from jobs.validation.plan import CHECKS, FIGURES, checks_of
+from probes.reading import Process, Sample
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -91,6 +92,28 @@ def test_counts_that_differ_are_told_with_who_says_what(tmp_path: Path, monkeypa
     asked = request(tmp_path, checks=["preflight.inventory"], expected={"gpus": 8}, ray_gpus=4.0)
     preflight.run(asked, Teller(out))
     assert read(out.getvalue())[0][0].wrong == "the number of its GPUs is not agreed on: Ray 4, the cluster file 8"
+
+
+class Holds:
+    """A probe that tells of one process on a GPU."""
+
+    def __init__(self, run: str) -> None:
+        self.sample = Sample(processes=[Process(device=2, pid=7, user="eve", command="python x.py", run=run)])
+
+
+@pytest.mark.parametrize(
+    ("run", "runs", "wrong"),
+    [
+        ("", None, "held by what is no run: GPU 2: pid 7, eve, python x.py"),
+        ("lm-a1", None, ""),
+        ("lm-a1", ["lm-a1"], ""),
+        ("lm-a1", [], "held by what is no run: GPU 2: pid 7, eve, python x.py, left over from lm-a1"),
+    ],
+)
+def test_who_holds_a_gpu_must_be_a_run_that_goes_on(run: str, runs: list[str] | None, wrong: str) -> None:
+    measured = Measured("preflight.foreign")
+    preflight.foreign({"runs": runs}, Holds(run), measured)  # type: ignore[arg-type]
+    assert measured.wrong == wrong
 
 
 def test_what_another_node_has_written_is_looked_for(tmp_path: Path) -> None:
