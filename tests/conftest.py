@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is: no test may fail by that.
+settings.register_profile("raydeck", deadline=None)
+settings.load_profile("raydeck")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

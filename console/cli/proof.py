@@ -13,7 +13,7 @@ from console.cli.opened import controlled, opened, with_controller
 from console.cli.reads import SETTLE_SECONDS, settled
 from console.render.safe import safe
 from jobs.errors import Refused
-from jobs.report import WORDS, compare, markdown, where
+from jobs.validationreport import WORDS, compare, markdown, where
 from jobs.validationview import STAGE_TITLES, Report, StageResult
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from jobs.report import markdown
+from jobs.validationreport import markdown
 from jobs.validationview import STAGE_TITLES, Culprit, Report, StageName, StageResult, Verdict, worst
 
 

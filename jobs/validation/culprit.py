@@ -9,9 +9,11 @@ from jobs.validationview import Culprit
 
 Edge = tuple[str, str]
 """Two ends, in order."""
-LOW = 0.75
+LOW, CPU_LOW = 0.75, 0.35
+"""A link with less than this share of the good ones is slow."""
 SLOWER, SLOWER_SECONDS = 1.5, 0.005
-"""Who works so many times as long as the others usually do, and so much longer, is slow."""
+CPU_SLOWER, CPU_SLOWER_SECONDS = 2.0, 0.015
+"""Who works so many times as long as the others usually do, and so much longer, is slow; on shared processors more."""
 
 
 def rounds(members: Sequence[str]) -> list[list[Edge]]:
@@ -76,12 +78,15 @@ def _uplink(nodes: Sequence[str], edges: Mapping[Edge, float], slow: set[Edge]) 
     return sorted(min(part, rest, key=lambda side: (len(side), sorted(side))))
 
 
-def straggler(compute: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]]) -> tuple[str, str] | None:
+def straggler(
+    compute: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequence[float]], cpu: bool = False
+) -> tuple[str, str] | None:
     """Who works longest and waits least, with the sentence; None where nobody stands out.
 
     Args:
         compute: Seconds that each spent on its own work, by turn.
         waiting: And then waiting for the others.
+        cpu: It was done by processors that others use too.
     """
     if len(compute) < 2:
         return None
@@ -89,7 +94,8 @@ def straggler(compute: Mapping[str, Sequence[float]], waiting: Mapping[str, Sequ
     waits = {name: median(seconds) for name, seconds in waiting.items()}
     slow = max(works, key=lambda name: works[name])
     others = median(value for name, value in works.items() if name != slow)
-    if works[slow] < SLOWER * others or works[slow] - others < SLOWER_SECONDS:
+    times, more = (CPU_SLOWER, CPU_SLOWER_SECONDS) if cpu else (SLOWER, SLOWER_SECONDS)
+    if works[slow] < times * others or works[slow] - others < more:
         return None
     if waits[slow] > min(waits.values()):
         return None  # somebody else waits less: what it did was not what the others waited for

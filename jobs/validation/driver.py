@@ -20,7 +20,7 @@ import ray
 
 from jobs.validation import judgegpus, judgeranks
 from jobs.validation.book import Book
-from jobs.validation.fleet import common_versions, judge_preflight
+from jobs.validation.fleet import common_versions, judge_data, judge_preflight
 from jobs.validation.judgegpus import GpuRan
 from jobs.validation.judgeranks import Judged, RankRan
 from jobs.validation.measured import Measured
@@ -48,7 +48,9 @@ class Stopped(Exception):
 class Ladder:
     """One validation."""
 
-    def __init__(self, ask: Ask, members: Members, book: Book, say: Any) -> None:
+    def __init__(self, ask: Ask, members: Members, book: Book, folder: Path, say: Any) -> None:
+        self._folder = folder
+        """For a checkpoint: every node sees it."""
         self._ask, self._members, self._book, self._say = ask, members, book, say
         self._good: list[str] = []
         """The nodes that take part in the next stage."""
@@ -245,11 +247,14 @@ class Ladder:
         cpu = self._stand_in(names)
         stage.budget_seconds = (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["cluster"]
         checks = [check.id for check in checks_of(self._ask.profile, "cluster")]
-        wanted = checks
+        if "cluster.data" in checks:
+            stage.checks += self._data(names)
+        wanted = [check for check in checks if check not in ("cluster.data", "cluster.resume")]
+        saving = {"folder": str(self._folder), "crash": "cluster.save" in checks}
         for round_ in range(ROUNDS_AT_MOST):
             self._say(f"{', '.join(names)} together" + (", once more without the culprit" if round_ else ""))
             group = [(name, local) for name in names for local in range(1 if cpu else self._ranks(name, cpu))]
-            judged = self._judged("cluster", {"all": group}, wanted, cpu, stage.budget_seconds)["all"]
+            judged = self._judged("cluster", {"all": group}, wanted, cpu, stage.budget_seconds, saving)["all"]
             if judged.measure_again:
                 self._say(f"measured once more: {', '.join(judged.measure_again)}")
                 more = self._judged("cluster", {"all": group}, judged.measure_again, cpu, stage.budget_seconds)["all"]
@@ -263,6 +268,8 @@ class Ladder:
             if not wanted or not judged.to_blame or len(names) < 2:
                 break
             self._book.write()
+        if "cluster.resume" in checks:
+            stage.checks += self._resume(names, stage, cpu)
         stage.checks += [
             CheckResult(
                 check=check, title=check, stage="cluster", verdict="unknown", criterion="",
@@ -273,11 +280,35 @@ class Ladder:
         self._after(stage, names)
         self._book.end(stage, time.monotonic() - began)
 
+    def _data(self, names: Sequence[str]) -> list[CheckResult]:
+        """The dataset, read on every node."""
+        ran = self._each(names, "data", ["cluster.data"], LIMIT_SECONDS["cluster"])
+        return judge_data({name: list(each[0].results) for name, each in ran.items()})
+
+    def _resume(self, names: Sequence[str], stage: StageResult, cpu: bool) -> list[CheckResult]:
+        """New processes go on from the checkpoint that was saved, if one was."""
+        saved = next((check for check in stage.checks if check.check == "cluster.save"), None)
+        if saved is None or saved.verdict not in ("pass", "warn"):
+            return []
+        expected = saved.facts.pop("losses")
+        group = [(name, local) for name in names for local in range(1 if cpu else self._ranks(name, cpu))]
+        more = {"folder": str(self._folder), "expected": expected}
+        self._say("a rank was killed; new ones go on from the checkpoint")
+        return self._judged("cluster", {"all": group}, ["cluster.resume"], cpu, stage.budget_seconds, more)[
+            "all"
+        ].checks
+
     def _ranks(self, name: str, cpu: bool) -> int:
         return min(CPU_RANKS, max(2, self._members.nodes[name].gpus)) if cpu else self._members.nodes[name].gpus
 
     def _judged(
-        self, stage: StageName, groups: dict[str, list[tuple[str, int]]], checks: list[str], cpu: bool, limit: float
+        self,
+        stage: StageName,
+        groups: dict[str, list[tuple[str, int]]],
+        checks: list[str],
+        cpu: bool,
+        limit: float,
+        more: dict[str, Any] | None = None,
     ) -> dict[str, Judged]:
         """Groups of ranks, each a node and its number there, checked at the same time; each group's judgement."""
         members, ask = self._members, self._ask
@@ -294,6 +325,7 @@ class Ladder:
                 "check_seconds": CPU_CHECK_SECONDS if cpu else CHECK_SECONDS,
                 "join_seconds": JOIN_SECONDS + len(ranks) / 16, "quick": ask.profile in ("prolog", "quick"),
                 "deep": ask.profile == "full", "fault": ask.fault if ask.fault_node in ("", group) else "",
+                **(more or {}),
             }  # fmt: skip
             for rank, (name, local) in enumerate(ranks):
                 environment = {"CUDA_VISIBLE_DEVICES": "" if cpu else str(local)}
@@ -382,7 +414,7 @@ def main() -> int:
         unknown = sorted(set(ask.nodes) - {node.name for node in there})
         report.nodes = [node.name for node in chosen]
         members = Members(chosen)
-        Ladder(ask, members, book, _say).climb(unknown)
+        Ladder(ask, members, book, run_directory / "report" / "checkpoint", _say).climb(unknown)
         book.close()
     except Stopped:
         book.close("it was stopped before its end")

@@ -50,6 +50,27 @@ def judge_preflight(
     return found
 
 
+def judge_data(measured: Mapping[str, Sequence[Measured]]) -> list[CheckResult]:
+    """The dataset as each node reads it: what is wrong on all of them is the file's fault, else the node's."""
+    told = {node: each[0] for node, each in measured.items() if each}
+    everywhere = [set(each.facts.get("bad", {})) for each in told.values() if not each.skipped]
+    common = set[str]().union(*everywhere).intersection(*everywhere) if everywhere else set[str]()
+    found: list[CheckResult] = []
+    for node in measured:
+        result = _one("cluster.data", node, told.get(node), "")
+        result.stage = "cluster"
+        if result.verdict == "pass":
+            each = told[node]
+            result.sentence = f"{each.facts['files']} files, {each.facts['bytes'] / 1e6:.0f} MB, each as it was"
+        bad = set[str](told[node].facts.get("bad", {})) if node in told else set[str]()
+        if bad and bad <= common:
+            result.culprits = [Culprit(kind="file", detail=sorted(bad)[0])]
+        elif bad:
+            result.culprits = [Culprit(kind="node", nodes=[node], detail=sorted(bad - common)[0])]
+        found.append(result)
+    return found
+
+
 def common_versions(measured: Mapping[str, Sequence[Measured]]) -> dict[str, str]:
     """What most nodes run on, by name."""
     told: dict[str, dict[str, str]] = defaultdict(dict)

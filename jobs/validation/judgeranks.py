@@ -164,6 +164,9 @@ def _one(
         odd: list[int] = first.facts.get("odd") or (list(wrong) if len(wrong) * 2 < len(ranks) else [])
         nodes = list(dict.fromkeys(ranks[each].node for each in odd))
         blame = [Culprit(kind="node", nodes=[node]) for node in nodes] or [Culprit(kind="cluster", detail=check)]
+        if file := first.facts.get("file"):
+            blame = [Culprit(kind="file", detail=str(file))]
+            nodes = []
         lines = [f"rank {rank} on {ranks[rank].node}: {line}" for rank, each in wrong.items() for line in each.evidence]
         found.checks.append(
             _result(stage, check, "fail", first.wrong, ranks, stand_in, blame, lines[:EVIDENCE_LINES], results)
@@ -224,7 +227,7 @@ def _links(
     title = BY_ID[check].title
     if check.endswith(".pairs"):
         rates = _edges(ranks, results, "edges", min)
-        blame = culprits.score(rates, low=0.5 if stand_in else 0.75)
+        blame = culprits.score(rates, low=culprits.CPU_LOW if stand_in else culprits.LOW)
         unit, figure, shown = "GB/s", "link", rates
     else:
         slowest = _edges(ranks, results, "p99", max)
@@ -279,6 +282,7 @@ def _straggler(
     slow = culprits.straggler(
         {named[rank]: each.facts["compute"] for rank, each in results.items()},
         {named[rank]: each.facts["waiting"] for rank, each in results.items()},
+        stand_in,
     )
     lines = [
         f"{named[rank]}: works {median(each.facts['compute']) * 1000:.1f} ms, "
@@ -314,7 +318,7 @@ def _result(
 ) -> CheckResult:
     nodes = list(dict.fromkeys(ran.node for ran in ranks))
     facts = dict(results[0].facts) if results and 0 in results else {}
-    for private in ("compute", "waiting", "edges", "p50", "p99"):
+    for private in ("compute", "waiting", "edges", "p50", "p99", "bad"):
         facts.pop(private, None)
     return CheckResult(
         check=check, title=BY_ID[check].title, stage=stage, node=nodes[0] if len(nodes) == 1 else "", verdict=verdict,

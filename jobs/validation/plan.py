@@ -64,6 +64,7 @@ FIGURES: Mapping[str, Kind] = {
     "latency": Kind("link, latency", "µs", higher_is_better=False),
     "save": Kind("saving", "s", higher_is_better=False),
     "load": Kind("loading", "s", higher_is_better=False),
+    "data": Kind("reading data", "MB/s"),
 }
 
 CHECKS: tuple[Check, ...] = (
@@ -123,6 +124,8 @@ CHECKS: tuple[Check, ...] = (
     Check("node.shards", "shares of the data", "Which samples each rank is given.", "each exactly one",
           "samples seen twice, or never", "standard"),
     # --- several nodes ---
+    Check("cluster.data", "data", "The files of the dataset's list of checksums, read on every node.",
+          "each as it was", "a file that has changed, on one node or on all", "standard"),
     Check("cluster.join", "rendezvous", "All nodes meet.", "all are there", "a node that cannot be reached", "quick"),
     Check("cluster.pairs", "links", "Every two nodes, in a tournament.", "like the other links",
           "a slow node, link or uplink, by name", "standard"),
@@ -140,6 +143,11 @@ CHECKS: tuple[Check, ...] = (
           "ranks that drift apart", "standard"),
     Check("cluster.shards", "shares of the data", "Which samples each rank is given.", "each exactly one",
           "samples seen twice, or never", "standard"),
+    Check("cluster.save", "checkpoint", "Saved by all ranks, as runs save theirs; then a rank is killed.",
+          "complete", "storage that loses what is written", "standard"),
+    Check("cluster.resume", "going on from a checkpoint", "The newest whole one, read by new processes.",
+          "every loss to the bit as without the crash", "a checkpoint that has changed, or lacks something",
+          "standard"),
 )  # fmt: skip
 BY_ID: Mapping[str, Check] = {check.id: check for check in CHECKS}
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from jobs.validation import collectives, pairs, training
+from jobs.validation import collectives, pairs, resume, training
 from jobs.validation.measured import Measured, Teller
 
 
@@ -40,7 +40,13 @@ class Group:
     quick: bool
     deep: bool
     fault: str
-    """What is planted for a drill: ``slow:RANK:MILLISECONDS``, ``hang:RANK:CHECK``, ``die:RANK:CHECK``."""
+    """What is planted for a drill: ``slow:RANK:MILLISECONDS``, ``hang:RANK:CHECK``, ``die:RANK:CHECK``,
+    ``rot:RANK:byte`` (of its part of the checkpoint)."""
+
+    folder: str = ""
+    """Below which a checkpoint is saved; all ranks see it."""
+    expected: tuple[str, ...] = ()
+    """The losses that a training has to have that goes on from it."""
 
     @property
     def world(self) -> int:
@@ -84,6 +90,8 @@ CHECKS: dict[str, Check] = {
     "straggler": training.straggler,
     "train": training.together,
     "shards": training.shards,
+    "save": resume.save,
+    "resume": resume.resume,
 }
 """By what stands behind the stage in their ids: ``node.all_reduce``, ``cluster.all_reduce``."""
 
@@ -93,7 +101,8 @@ def run(request: dict[str, Any], tell: Teller) -> None:
 
     ``request``: ``stage``, ``checks`` (ids), ``run`` (what tells this group from any other), ``rank``, ``names`` (each
     rank's node), ``locals``, ``host`` and ``port`` (where rank 0 is met), ``device``, ``backend``, ``patience``,
-    ``join_seconds``, ``check_seconds``, ``quick``, ``deep``, ``fault``.
+    ``join_seconds``, ``check_seconds``, ``quick``, ``deep``, ``fault``,
+    ``folder`` (for a checkpoint), ``expected`` (losses), ``crash`` (in the end).
     """
     torch.set_num_threads(1)
     stage: str = request["stage"]
@@ -126,6 +135,8 @@ def run(request: dict[str, Any], tell: Teller) -> None:
             CHECKS[name](group, measured)
         if measured.broken:
             return  # the others are at another place by now, and nothing that is measured from here on means anything
+    if request.get("crash") and not measured.wrong:
+        resume.crash(group)
 
 
 def _joined(request: dict[str, Any]) -> Group:
@@ -153,6 +164,8 @@ def _joined(request: dict[str, Any]) -> Group:
         quick=bool(request.get("quick")),
         deep=bool(request.get("deep")),
         fault=str(request.get("fault", "")),
+        folder=str(request.get("folder", "")),
+        expected=tuple(request.get("expected", ())),
     )
     dist.monitored_barrier(gloo, timeout=limit, wait_all_ranks=True)
     return group

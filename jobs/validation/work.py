@@ -23,6 +23,7 @@ PROGRAMS = {
     "clean": "jobs.validation.paths:clean",
     "gpu": "jobs.validation.onegpu:run",
     "ranks": "jobs.validation.ranks:run",
+    "data": "jobs.validation.data:run",
 }
 _PR_SET_PDEATHSIG = 1
 

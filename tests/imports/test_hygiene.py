@@ -6,10 +6,12 @@ import json
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import console
+import jobs
 
 HEAVY = ("ray", "torch", "numpy", "pynvml")
 LATE = ("asyncssh", "httpx", "pydantic", "yaml")
@@ -74,3 +76,9 @@ console.settings.load_settings()
 assert not os.listdir({str(tmp_path)!r}), os.listdir({str(tmp_path)!r})
 """
     assert "console" in _modules_after(code)
+
+
+def test_no_module_hides_what_scripts_call() -> None:
+    """``import jobs.report`` would put a module in the place of the function ``jobs.report``."""
+    files = {path.stem for path in Path(jobs.__path__[0]).iterdir()}
+    assert files.isdisjoint(jobs.__all__)

@@ -7,6 +7,7 @@ profile run so often on hosts that nothing is wrong with, and counts what failed
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -117,6 +118,45 @@ def shared(made: Bed) -> Path:
     return path
 
 
+def dataset(made: Bed) -> Path:
+    """A small dataset with its list of checksums, which all hosts share."""
+    root = made.folder / "dataset"
+    if not root.is_dir():
+        root.mkdir()
+        lines: list[str] = []
+        for name in ("a.bin", "b.bin", "wrong.bin"):
+            content = name.encode() * 100_000
+            (root / name).write_bytes(content)
+            lines.append(f"{hashlib.sha256(content).hexdigest()}  {name}")
+        (root / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@contextmanager
+def rotten_file(made: Bed) -> Generator[None]:
+    """A file of the dataset is another one than it was, wherever it is read."""
+    file = dataset(made) / "wrong.bin"
+    before = file.read_bytes()
+    file.write_bytes(before[:5] + b"!" + before[6:])
+    try:
+        yield
+    finally:
+        file.write_bytes(before)
+
+
+@contextmanager
+def rotten_cache(made: Bed) -> Generator[None]:
+    """The bad node alone has an older copy in the place of a file."""
+    host, file = made.hosts[BAD], dataset(made) / "a.bin"
+    old = made.folder / "old.bin"
+    old.write_bytes(b"older")
+    host.inside("mount", "--bind", str(old), str(file))
+    try:
+        yield
+    finally:
+        host.inside("umount", "-l", str(file))
+
+
 def hook(fault: str, where: str = "all") -> dict[str, Any]:
     return {"fault": fault, "fault_node": where}
 
@@ -156,6 +196,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted("rank that hangs", healthy, frozenset({BAD}), ("cluster",), "cluster.collectives",
             hook("hang:1:collectives")),
     Planted("rank that dies", healthy, frozenset({BAD}), ("cluster",), "cluster.all_reduce", hook("die:1:all_reduce")),
+    Planted("data file that has changed", rotten_file, frozenset({"wrong.bin"}), ("cluster",), "cluster.data"),
+    Planted("data file that has changed on one node", rotten_cache, frozenset({BAD}), ("cluster",), "cluster.data"),
+    Planted("checkpoint that has changed", healthy, frozenset({"step-00000010"}), ("cluster",), "cluster.resume",
+            hook("rot:0:byte")),
     Planted("a GPU less than Ray says", simulated(gpus=3), frozenset({BAD}), ("preflight",), "preflight.inventory"),
     Planted("process left over", left_over, frozenset({BAD}), ("preflight",), "preflight.foreign", {"runs": []}),
     Planted("row remapping that failed", simulated(faults={"2": {"kind": "remap_failed"}}), frozenset({BAD}),
@@ -188,14 +232,16 @@ def names(report: Any) -> set[str]:
     for each in report["culprits"]:
         where = " ↔ ".join(each["nodes"])
         found.add(f"{each['nodes'][0]}/{each['gpu']}" if each["kind"] == "gpu" else
-                  f"the link {where}" if each["kind"] == "link" else where or each["detail"])  # fmt: skip
+                  f"the link {where}" if each["kind"] == "link" else where or Path(each["detail"]).name)  # fmt: skip
     return found
 
 
 def look(made: Bed, planted: Planted) -> tuple[bool, str, float]:
     """Whether it was named, and nobody else; what was said; how long it took."""
     began = time.monotonic()
-    paths = [PathAsked(path=str(shared(made)), purpose="output")]
+    paths = [
+        PathAsked(path=str(shared(made)), purpose="output"), PathAsked(path=str(dataset(made)), purpose="dataset"),
+    ]  # fmt: skip
     with planted.make(made):
         ask = Ask(profile=planted.profile, stages=list(planted.stages), nodes=list(WORKERS), paths=paths, **planted.ask)
         report = validated(made, ask)

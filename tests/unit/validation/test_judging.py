@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobs.validation import judgegpus, judgeranks
-from jobs.validation.fleet import common_versions, judge_preflight
+from jobs.validation.fleet import common_versions, judge_data, judge_preflight
 from jobs.validation.judgegpus import GpuRan
 from jobs.validation.judgeranks import RankRan
 from jobs.validation.measured import Measured
@@ -243,3 +243,19 @@ def test_what_was_measured_again_counts_as_its_better_result() -> None:
     assert better.checks[0].again
     still = judgeranks.better(first, judgeranks.judge("cluster", ("cluster.pairs",), pairs("gpu-2", 0.2), False, {}))
     assert ([each.verdict for each in still.checks], still.to_blame) == (["fail"], ["gpu-2"])
+
+
+def test_a_file_that_is_wrong_everywhere_is_the_files_fault_and_else_the_nodes() -> None:
+    def reads(*bad: str) -> list[Measured]:
+        facts = {"files": 3, "bytes": 3_000_000, "bad": dict.fromkeys(bad, "differs")}
+        return [Measured("cluster.data", wrong="differs" if bad else "", facts=facts)]
+
+    everywhere = judge_data({node: reads("/data/a") for node in NODES})
+    assert [words(each) for each in everywhere] == [["/data/a"]] * 3
+    assert {each.stage for each in everywhere} == {"cluster"}
+    one = judge_data({"gpu-1": reads(), "gpu-2": reads("/data/a"), "gpu-3": reads()})
+    assert [each.verdict for each in one] == ["pass", "fail", "pass"]
+    assert words(one[1]) == ["gpu-2 (/data/a)"]
+    assert one[0].sentence == "3 files, 3 MB, each as it was"
+    (alone,) = judge_data({"gpu-1": [Measured("cluster.data", skipped="no list")]})
+    assert alone.verdict == "skipped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobs.validation import apart, onegpu, paths, preflight, reach
+from jobs.validation import apart, data, onegpu, paths, preflight, reach
 from jobs.validation.judgeranks import Judged, RankRan, judge
 from jobs.validation.measured import Measured, Skip, Teller, read
 from jobs.validation.member import Member, Ran
@@ -297,3 +298,73 @@ def test_a_line_that_was_cut_off_is_left_out() -> None:
     ]  # fmt: skip
     assert told[1].evidence == ["second line"]
     assert unfinished == ("gpu.transfers", 0)
+
+
+# --- a checkpoint, and data -------------------------------------------------------------------------------------------
+
+
+def trained(member: Member, check: str, folder: Path, **more: Any) -> list[Ran]:
+    _, port = member.hello()
+    base = {
+        "stage": "cluster", "checks": [f"cluster.{check}"], "run": f"r-{check}", "locals": [0] * 3,
+        "names": ["a", "b", "c"],
+        "host": "127.0.0.1", "port": port, "device": "cpu", "backend": "gloo", "patience": 5, "join_seconds": 30,
+        "check_seconds": 20, "folder": str(folder), **more,
+    }  # fmt: skip
+    return member.run([("ranks", {**base, "rank": rank}, {}) for rank in range(3)], 60)
+
+
+def of(ran: list[Ran], check: str) -> list[Measured]:
+    return [next(each for each in one.results if each.check == check) for one in ran]
+
+
+def test_a_training_goes_on_from_its_checkpoint_with_equal_bits_after_a_crash(member: Member, tmp_path: Path) -> None:
+    ran = trained(member, "save", tmp_path, crash=True)
+    first, second, third = of(ran, "cluster.save")
+    assert (first.wrong, second.wrong, third.wrong, first.facts["losses"]) == ("", "", "", third.facts["losses"])
+    assert ran[2].exit_code == -9
+    assert sorted(each.name for each in (tmp_path / "checkpoints").iterdir())[0] == "step-00000010"
+    losses = first.facts["losses"]
+    resumed = of(trained(member, "resume", tmp_path, expected=losses), "cluster.resume")
+    assert [(each.wrong, each.facts.get("step")) for each in resumed] == [("", 10)] * 3
+    other = of(trained(member, "resume", tmp_path, expected=[(1.0).hex(), *losses[1:]]), "cluster.resume")
+    assert other[0].wrong.startswith("what goes on from step 10 is another training: at step 10 ")
+    assert other[0].wrong.endswith(" and not 1.000000")
+    rotten = of(trained(member, "resume", tmp_path, expected=losses, fault="rot:1:byte"), "cluster.resume")
+    assert {each.wrong for each in rotten} == {
+        "the checkpoint of step 10: rank-1.pt does not have the content that was saved (its SHA-256 differs)"
+    }
+    assert rotten[0].facts["file"] == str(tmp_path / "checkpoints" / "step-00000010")
+
+
+def read_data(tmp_path: Path, purpose: str = "dataset") -> Measured:
+    out = io.StringIO()
+    data.run(request(tmp_path, paths=[{"path": str(tmp_path), "purpose": purpose, "shared": True}]), Teller(out))
+    return read(out.getvalue())[0][0]
+
+
+def test_a_file_that_has_changed_or_is_missing_is_named(tmp_path: Path) -> None:
+    assert read_data(tmp_path).skipped == "no dataset path has a list of checksums (SHA256SUMS)"
+    lines: list[str] = []
+    for name in ("a", "b c", "d"):
+        (tmp_path / name).write_text(name * 100)
+        lines.append(f"{hashlib.sha256((name * 100).encode()).hexdigest()}  {name}")
+    (tmp_path / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    good = read_data(tmp_path)
+    assert (good.wrong, good.facts["files"], good.facts["bytes"]) == ("", 3, 500)
+    (tmp_path / "a").write_text("b" * 100)
+    (tmp_path / "d").unlink()
+    bad = read_data(tmp_path)
+    assert bad.facts["bad"] == {
+        str(tmp_path / "a"): "does not have the content of the list (its SHA-256 differs)",
+        str(tmp_path / "d"): "is missing",
+    }
+    assert bad.wrong.endswith(", and 1 more")
+
+
+@pytest.mark.parametrize(
+    "line", ["abc  a", f"{'0' * 64}", f"{'0' * 64}  ../a", f"{'0' * 64}  /etc/passwd", f"{'x' * 64}  a"]
+)
+def test_a_list_that_is_none_is_said_with_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  *fine\n{line}\n")
+    assert "line 2 of " in read_data(tmp_path).wrong

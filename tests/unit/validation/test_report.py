@@ -9,9 +9,9 @@ import pytest
 
 from jobs.errors import Refused
 from jobs.load import load_workflow
-from jobs.report import compare, markdown
 from jobs.validation.book import Book
 from jobs.validation.plan import BY_ID, CHECKS, FIGURES, checks_of
+from jobs.validationreport import compare, markdown
 from jobs.validations import read_report, workflow_text
 from jobs.validationview import PROFILES, STAGES, Ask, CheckResult, Culprit, Figure, Report, StageResult, Verdict
 
