@@ -10,7 +10,7 @@ from jobs.validationview import Culprit
 Edge = tuple[str, str]
 """Two ends, in order."""
 LOW, CPU_LOW = 0.75, 0.2
-"""A link with less than this share of the good ones is slow. Through shared processors the same one varies threefold."""
+"""A link with less than this share of the good ones is slow. Shared processors make one vary threefold."""
 SLOWER, SLOWER_SECONDS = 1.5, 0.005
 CPU_SLOWER, CPU_SLOWER_SECONDS = 2.0, 0.015
 """Who works so many times as long as the others usually do, and so much longer, is slow; on shared processors more."""
