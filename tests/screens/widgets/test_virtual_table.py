@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from console.render.cells import Cell, Column, mini_bars, use_ascii
+from console.widgets import keyed
 from console.widgets.table import GUTTER, VirtualTable, lay_out
 
 Row = tuple[str, int | None]
@@ -232,7 +233,10 @@ async def test_filter_finds_painted_text_of_any_column(deck: Any, table: Virtual
         assert list(table.view) == ["a", "b", "c"]
 
 
-async def test_a_big_filter_lets_keys_through(deck: Any, table: VirtualTable[Row], until: Until) -> None:
+async def test_a_big_filter_lets_keys_through(
+    deck: Any, table: VirtualTable[Row], until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "SLICE_SECONDS", 0.0005)  # a quick machine would be done before any key comes
     rows = Rows.many(8000)
     kept, hook = messages()
     async with deck(table).run_test(size=(80, 24), message_hook=hook) as pilot:
