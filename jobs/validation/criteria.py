@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from math import floor, inf
 from statistics import median
 from typing import TypeVar
 
@@ -33,10 +34,12 @@ def judge_rate(figure: Figure, cpu: bool) -> tuple[Verdict, str]:
         if other
     }
     if not shares:
-        floor = "" if figure.floor is None else f"its floor {figure.floor:.3g} {figure.unit}"
-        return "pass", floor or "no reference"
+        least = "no reference" if figure.floor is None else f"its floor {figure.floor:.3g} {figure.unit}"
+        return "pass", least
     name, share = min(shares.items(), key=lambda item: item[1])
-    words = f"{share:.0%} of {name}; warn below {warn:.0%}, fail below {fail:.0%}"
+    # Rounded down: what fails below 75 % is never said to have 75 %.
+    told = "far more" if share == inf else f"{floor(share * 100)}%"
+    words = f"{told} of {name}; warn below {warn:.0%}, fail below {fail:.0%}"
     return ("fail" if share < fail else "warn" if share < warn else "pass"), words
 
 
@@ -45,7 +48,7 @@ def _share(figure: Figure, other: float) -> float:
     value = figure.value
     if not figure.higher_is_better:
         value, other = other, value
-    return value / other if other > 0 else float("inf")
+    return value / other if other > 0 else inf
 
 
 def majority(facts: Mapping[str, T]) -> tuple[T | None, list[str]]:

@@ -9,8 +9,10 @@ from jobs.validationview import Culprit
 
 Edge = tuple[str, str]
 """Two ends, in order."""
-LOW, CPU_LOW = 0.75, 0.2
+LOW, CPU_LOW = 0.7, 0.2
 """A link with less than this share of the good ones is slow. Shared processors make one vary threefold."""
+ALL_BUT_A_FEW = 0.75
+"""Of a node's links: where two nodes have equally many bad ones, both are to blame if it is so many of them."""
 SLOWER, SLOWER_SECONDS = 1.5, 0.005
 CPU_SLOWER, CPU_SLOWER_SECONDS = 2.0, 0.015
 """Who works so many times as long as the others usually do, and so much longer, is slow; on shared processors more."""
@@ -31,33 +33,44 @@ def rounds(members: Sequence[str]) -> list[list[Edge]]:
     return found
 
 
-def score(edges: Mapping[Edge, float], low: float = LOW) -> list[Culprit]:
+def score(edges: Mapping[Edge, float], low: float = LOW, reference: float | None = None) -> list[Culprit]:
     """Who makes links slow. ``edges``: a rate for each pair, the worse of both ends.
 
-    What is good is told by the best quarter: with three nodes one bad one slows two links of three, and so more than
-    half. A node is to blame where all its links but at most a few are slow, and those without it are not; an uplink
-    where exactly the links between two parts are; what is left are links.
+    What is good is told by ``reference``, else by the best quarter: with three nodes one bad one slows two links of
+    three, and so more than half. Nodes are to blame where all their links but at most a few are slow; an uplink where
+    exactly the links between two parts are; what is left are links. Of two nodes only a reference tells anything.
     """
     if not edges:
         return []
-    reference = sorted(edges.values())[-max(1, -(-len(edges) // 4))]
-    slow = {edge for edge, rate in edges.items() if rate < low * reference}
+    good = sorted(edges.values())[-max(1, len(edges) // 4)] if reference is None else reference
+    slow = {edge for edge, rate in edges.items() if rate < low * good}
     if not slow:
         return []
     nodes = sorted({node for edge in edges for node in edge})
     if (part := _uplink(nodes, edges, slow)) is not None:
         return [Culprit(kind="uplink", nodes=part)]
-    found: list[Culprit] = []
-    while slow:
-        degrees = {node: sum(node in edge for edge in slow) for node in nodes}
-        worst = max(nodes, key=lambda node: degrees[node])
-        of_node = sum(worst in edge for edge in edges)
-        rivals = [node for node in nodes if degrees[node] == degrees[worst]]
-        if of_node < 2 or degrees[worst] < 2 or degrees[worst] * 2 < of_node or len(rivals) > 1:
-            break
-        found.append(Culprit(kind="node", nodes=[worst]))
-        slow = {edge for edge in slow if worst not in edge}
-    return [*found, *(Culprit(kind="link", nodes=list(edge)) for edge in sorted(slow))]
+    blamed: list[str] = []
+    while more := _worst_nodes(nodes, edges, slow, blamed):
+        blamed += more
+        slow = {edge for edge in slow if not set(more) & set(edge)}
+    return [
+        *(Culprit(kind="node", nodes=[node]) for node in blamed),
+        *(Culprit(kind="link", nodes=list(edge)) for edge in sorted(slow)),
+    ]
+
+
+def _worst_nodes(
+    nodes: Sequence[str], edges: Mapping[Edge, float], slow: set[Edge], blamed: Sequence[str]
+) -> list[str]:
+    """Those with the most slow links beside those of the ``blamed``, if that makes them the culprits."""
+    degrees = {node: sum(node in edge for edge in slow) for node in nodes}
+    most = max(degrees.values())
+    worst = [node for node in nodes if degrees[node] == most]
+    of_each = min(sum(node in edge and not set(blamed) & set(edge) for edge in edges) for node in worst)
+    share = 0.5 if len(worst) == 1 else ALL_BUT_A_FEW
+    if most < 2 or most < share * of_each or (len(blamed) + len(worst)) * 2 > max(3, len(nodes)):
+        return []  # what is bad about most of them is bad about none
+    return worst
 
 
 def _uplink(nodes: Sequence[str], edges: Mapping[Edge, float], slow: set[Edge]) -> list[str] | None:
@@ -88,10 +101,11 @@ def straggler(
         waiting: And then waiting for the others.
         cpu: It was done by processors that others use too.
     """
-    if len(compute) < 2:
+    both = [name for name, seconds in compute.items() if seconds and waiting.get(name)]
+    if len(both) < 2:
         return None
-    works = {name: median(seconds) for name, seconds in compute.items()}
-    waits = {name: median(seconds) for name, seconds in waiting.items()}
+    works = {name: median(compute[name]) for name in both}
+    waits = {name: median(waiting[name]) for name in both}
     slow = max(works, key=lambda name: works[name])
     others = median(value for name, value in works.items() if name != slow)
     times, more = (CPU_SLOWER, CPU_SLOWER_SECONDS) if cpu else (SLOWER, SLOWER_SECONDS)

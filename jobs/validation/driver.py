@@ -26,7 +26,7 @@ from jobs.validation.judgeranks import Judged, RankRan
 from jobs.validation.measured import Measured
 from jobs.validation.member import Ran
 from jobs.validation.members import Members, Node, Work, alive
-from jobs.validation.plan import CPU_LIMIT_SECONDS, LIMIT_SECONDS, checks_of
+from jobs.validation.plan import BY_ID, CPU_LIMIT_SECONDS, LIMIT_SECONDS, checks_of
 from jobs.validationview import STAGES, Ask, CheckResult, Culprit, PathAsked, Report, StageName, StageResult
 
 CPU_RANKS = 2
@@ -251,7 +251,10 @@ class Ladder:
             stage.checks += self._data(names)
         wanted = [check for check in checks if check not in ("cluster.data", "cluster.resume")]
         saving = {"folder": str(self._folder), "crash": "cluster.save" in checks}
+        savers: list[str] = []
         for round_ in range(ROUNDS_AT_MOST):
+            if "cluster.save" in wanted:
+                savers = list(names)
             self._say(f"{', '.join(names)} together" + (", once more without the culprit" if round_ else ""))
             group = [(name, local) for name in names for local in range(1 if cpu else self._ranks(name, cpu))]
             judged = self._judged("cluster", {"all": group}, wanted, cpu, stage.budget_seconds, saving)["all"]
@@ -269,14 +272,8 @@ class Ladder:
                 break
             self._book.write()
         if "cluster.resume" in checks:
-            stage.checks += self._resume(names, stage, cpu)
-        stage.checks += [
-            CheckResult(
-                check=check, title=check, stage="cluster", verdict="unknown", criterion="",
-                sentence="it was not come to: an earlier check was cut short",
-            )
-            for check in wanted
-        ]  # fmt: skip
+            stage.checks += self._resume(savers, stage, cpu)
+        stage.checks += [self._untold(check, "it was not come to: an earlier check was cut short") for check in wanted]
         self._after(stage, names)
         self._book.end(stage, time.monotonic() - began)
 
@@ -286,17 +283,29 @@ class Ladder:
         return judge_data({name: list(each[0].results) for name, each in ran.items()})
 
     def _resume(self, names: Sequence[str], stage: StageResult, cpu: bool) -> list[CheckResult]:
-        """New processes go on from the checkpoint that was saved, if one was."""
+        """New processes go on from the checkpoint that was saved, if one was, by ``names``.
+
+        All of them take part again, whatever else is said of them: fewer ranks are another training, by right.
+        """
         saved = next((check for check in stage.checks if check.check == "cluster.save"), None)
         if saved is None or saved.verdict not in ("pass", "warn"):
             return []
         expected = saved.facts.pop("losses")
+        if gone := [name for name in names if self._lost(name)]:
+            return [self._untold("cluster.resume", f"{', '.join(gone)}, which saved a part of it, is lost")]
         group = [(name, local) for name in names for local in range(1 if cpu else self._ranks(name, cpu))]
         more = {"folder": str(self._folder), "expected": expected}
         self._say("a rank was killed; new ones go on from the checkpoint")
         return self._judged("cluster", {"all": group}, ["cluster.resume"], cpu, stage.budget_seconds, more)[
             "all"
         ].checks
+
+    @staticmethod
+    def _untold(check: str, why: str) -> CheckResult:
+        plan = BY_ID[check]
+        return CheckResult(
+            check=check, title=plan.title, stage=plan.stage, verdict="unknown", sentence=why, criterion=plan.passes
+        )
 
     def _ranks(self, name: str, cpu: bool) -> int:
         return min(CPU_RANKS, max(2, self._members.nodes[name].gpus)) if cpu else self._members.nodes[name].gpus

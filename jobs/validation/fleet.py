@@ -10,7 +10,7 @@ from typing import Any
 from jobs.validation.criteria import judge_rate, majority, peers_of
 from jobs.validation.measured import Measured
 from jobs.validation.plan import BY_ID, FIGURES
-from jobs.validationview import CheckResult, Culprit, Figure, worst
+from jobs.validationview import CheckResult, Culprit, Figure, Verdict, worst
 
 MUST_AGREE = ("driver", "cuda", "nccl", "torch", "python", "ray")
 SHOULD_AGREE = ("kernel", "glibc", "image", "nccl_env")
@@ -43,8 +43,10 @@ def judge_preflight(
     _versions(by_place, told.get("preflight.versions", {}))
     _clocks(by_place, offsets)
     _gpus(by_place, told.get("preflight.inventory", {}))
+    _models(by_place, told.get("preflight.inventory", {}))
     _mtu(by_place, told.get("preflight.names", {}))
     _ports(by_place, told.get("preflight.ports", {}))
+    _mounts(by_place, told.get("preflight.mounts", {}))
     _shared(by_place, told.get("preflight.shared", {}))
     _disks(by_place, told.get("preflight.disk", {}))
     return found
@@ -92,13 +94,14 @@ def _one(check: str, node: str, measured: Measured | None, trouble: str) -> Chec
     if measured is None:
         made.verdict, made.sentence = "unknown", trouble or "it told nothing"
         return made
-    made.seconds, made.evidence = measured.seconds, measured.evidence
+    made.seconds, made.evidence = measured.seconds, list(measured.evidence)
     made.facts = measured.facts
     if measured.skipped:
         made.verdict, made.sentence = "skipped", measured.skipped
     elif measured.wrong:
         made.verdict, made.sentence = "fail", measured.wrong
         made.culprits = [Culprit(kind="node", nodes=[node], detail=plan.title)]
+        made.evidence += [measured.warned] if measured.warned else []
     elif measured.warned:
         made.verdict, made.sentence = "warn", measured.warned
     return made
@@ -107,13 +110,16 @@ def _one(check: str, node: str, measured: Measured | None, trouble: str) -> Chec
 Places = Mapping[tuple[str, str], CheckResult]
 
 
-def _worse(result: CheckResult | None, verdict: Any, sentence: str, detail: str) -> None:
-    """One more thing that was found on a node: the worst counts, and its sentence."""
+def _worse(result: CheckResult | None, verdict: Verdict, sentence: str, detail: str) -> None:
+    """One more thing that was found on a node: the worst counts, and its sentence; the others are evidence."""
     if result is None or result.verdict in ("skipped", "unknown"):
         return
     both = worst([result.verdict, verdict])
     if both == result.verdict:
+        result.evidence.append(sentence)
         return
+    if result.verdict != "pass":
+        result.evidence.append(result.sentence)
     result.verdict, result.sentence = both, sentence
     if both == "fail":
         result.culprits = [Culprit(kind="node", nodes=[result.node], detail=detail)]
@@ -133,14 +139,21 @@ def _versions(places: Places, told: Mapping[str, Measured]) -> None:
 
 
 def _clocks(places: Places, offsets: Mapping[str, tuple[float, float]]) -> None:
-    for node, (ahead, uncertain) in offsets.items():
-        result = places.get(("preflight.clock", node))
-        if result is None:
+    for (check, node), result in places.items():
+        if check != "preflight.clock":
+            continue
+        if node not in offsets:
+            # The node told how late it is there; that alone says nothing.
+            if result.verdict == "pass":
+                result.verdict, result.sentence = "unknown", "its clock was not compared with the head's"
+            continue
+        ahead, uncertain = offsets[node]
+        result.facts = {**result.facts, "ahead_seconds": ahead, "uncertain_seconds": uncertain}
+        if result.verdict != "pass":
             continue
         sure = max(0.0, abs(ahead) - uncertain)
         way = "ahead of" if ahead > 0 else "behind"
-        sentence = f"{abs(ahead) * 1000:.0f} ms {way} the head, give or take {uncertain * 1000:.0f} ms"
-        result.sentence, result.facts = sentence, {"ahead_seconds": ahead, "uncertain_seconds": uncertain}
+        result.sentence = f"{abs(ahead) * 1000:.0f} ms {way} the head, give or take {uncertain * 1000:.0f} ms"
         if sure >= CLOCK_FAIL_SECONDS:
             _worse(result, "fail", f"{abs(ahead):.1f} s {way} the head", "clock")
         elif sure >= CLOCK_WARN_SECONDS:
@@ -162,15 +175,33 @@ def _gpus(places: Places, told: Mapping[str, Measured]) -> None:
             _worse(places.get(("preflight.inventory", node)), "fail", sentence, "inventory")
 
 
+def _models(places: Places, told: Mapping[str, Measured]) -> None:
+    """A node of other GPUs than most is no fault, and yet every figure of runs that span it is of two kinds."""
+    models: dict[str, str] = {}
+    for node, each in told.items():
+        gpus: list[dict[str, Any]] = each.facts.get("gpus") or []
+        if names := sorted({str(gpu["name"]) for gpu in gpus if gpu.get("name")}):
+            models[node] = " and ".join(names)
+    if len(set(models.values())) < 2:
+        return
+    common, odd = majority(models)
+    for node in odd:
+        others = f"most nodes have {common}" if common is not None else "and no model has a majority"
+        _worse(places.get(("preflight.inventory", node)), "warn", f"its GPUs are {models[node]}, {others}", "model")
+
+
 def _mtu(places: Places, told: Mapping[str, Measured]) -> None:
     values = {
         node: each.facts["mtu"]
         for node, each in told.items()
         if "mtu" in each.facts and each.facts.get("interface") != "lo"
     }
+    if len(set(values.values())) < 2:
+        return
     common, odd = majority(values)
-    for node in odd if common is not None else ():
-        sentence = f"its interface takes packets of {values[node]} bytes, most take {common}"
+    for node in odd:
+        others = f"most take {common}" if common is not None else "and no size has a majority"
+        sentence = f"its interface takes packets of {values[node]} bytes, {others}"
         _worse(places.get(("preflight.names", node)), "warn", sentence, "MTU")
 
 
@@ -199,6 +230,14 @@ def _ports(places: Places, told: Mapping[str, Measured]) -> None:
             result.culprits = [Culprit(kind="node", nodes=[most], detail=detail)]
         else:
             result.culprits = [Culprit(kind="link", nodes=list(edge), detail=detail) for edge in mine]
+
+
+def _mounts(places: Places, told: Mapping[str, Measured]) -> None:
+    """A node that misses a path is to blame for that path."""
+    for node, each in told.items():
+        result, bad = places.get(("preflight.mounts", node)), each.facts.get("bad")
+        if result is not None and result.verdict == "fail" and bad:
+            result.culprits = [Culprit(kind="node", nodes=[node], detail=", ".join(bad))]
 
 
 def _shared(places: Places, told: Mapping[str, Measured]) -> None:

@@ -232,7 +232,7 @@ def _links(
     else:
         slowest = _edges(ranks, results, "p99", max)
         lossy = {edge: 1.0 if slow < LOST_PACKET_MICROSECONDS else 0.01 for edge, slow in slowest.items()}
-        blame = culprits.score(lossy) if min(lossy.values(), default=1.0) < 1.0 else []
+        blame = culprits.score(lossy, reference=1.0)
         unit, figure, shown = "µs", "latency", _edges(ranks, results, "p50", max)
     better = FIGURES[figure].higher_is_better
     slowest_link = (min if better else max)(shown, key=lambda edge: shown[edge], default=None)

@@ -35,24 +35,25 @@ def mounts(request: Mapping[str, Any], measured: Measured) -> None:
     if not asked:
         raise Skip("the cluster file names no paths")
     work = [lambda path=path: _look_at(path, str(request["token"]), str(request["node"])) for path in asked]
-    wrong: list[str] = []
+    wrong: list[tuple[str, str]] = []
     warned: list[str] = []
     shown: dict[str, Any] = {}
     for path, told in zip(asked, at_once(work, PATH_SECONDS), strict=True):
         where = f"{path['path']} ({path['purpose']})"
         if told is None:
-            wrong.append(f"{where} hangs: no answer within {PATH_SECONDS:.0f} s")
+            wrong.append((path["path"], f"{where} hangs: no answer within {PATH_SECONDS:.0f} s"))
             continue
         shown[path["path"]] = told
         if told["wrong"]:
-            wrong.append(f"{where} {told['wrong']}")
+            wrong.append((path["path"], f"{where} {told['wrong']}"))
         elif told["free_share"] < FREE_FAIL or told["inode_share"] < INODES_FAIL:
             room, inodes = told["free_share"], told["inode_share"]
-            wrong.append(f"{where} is full: {room:.1%} of its room and {inodes:.1%} of its inodes are free")
+            told_room = f"{where} is full: {room:.1%} of its room and {inodes:.1%} of its inodes are free"
+            wrong.append((path["path"], told_room))
         elif told["free_share"] < FREE_WARN:
             warned.append(f"{where} has {told['free_share']:.1%} of its room free")
-    measured.facts["paths"] = shown
-    measured.wrong, measured.warned = "; ".join(wrong), "; ".join(warned)
+    measured.facts.update(paths=shown, bad=list(dict.fromkeys(path for path, _ in wrong)))
+    measured.wrong, measured.warned = "; ".join(words for _, words in wrong), "; ".join(warned)
 
 
 def _look_at(path: Mapping[str, Any], token: str, node: str) -> dict[str, Any]:

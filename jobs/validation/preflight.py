@@ -25,9 +25,14 @@ from probes.health.group import Grouper
 from probes.health.measures import NodeMeasures
 from probes.health.rule import CRITICAL, WARNING
 from probes.health.rules import RULES
-from probes.reading import Facts, Health, Sample, decode
+from probes.reading import DRIVER_BLOCKED, DRIVER_ERROR, Facts, Health, Missing, Sample, decode
+from probes.vitals import KernelClock
 
 PROBE_SECONDS = 30.0
+MEMORY_SHARE = 0.03
+"""The kernel keeps some of what is built in for itself."""
+ORPHANED_BYTES = 600 << 20
+"""So much a driver may keep on a GPU that nobody uses (as in the rule of health ``gpu.orphaned``)."""
 AS_IF_SECONDS, STEP_SECONDS = 300, 30
 """Health is judged as if it had been for so long as it is now."""
 
@@ -56,11 +61,19 @@ class Probe:
 
 def run(request: dict[str, Any], tell: Teller) -> None:
     """Every check that is asked for. ``request``: see `jobs.validation.driver.Ladder`."""
-    probe: list[Probe] = []
+    probe: list[Probe | Exception] = []
 
     def probed() -> Probe:
+        # One that does not answer is not waited for again by each check: the preflight has a minute in all.
         if not probe:
-            probe.append(Probe([path["path"] for path in request["paths"]]))
+            try:
+                probe.append(Probe([path["path"] for path in request["paths"]]))
+            except subprocess.TimeoutExpired:
+                probe.append(OSError(f"the probe did not answer within {PROBE_SECONDS:.0f} s"))
+            except Exception as error:
+                probe.append(error)
+        if isinstance(probe[0], Exception):
+            raise probe[0]
         return probe[0]
 
     checks: Mapping[str, Callable[[Measured], None]] = {
@@ -85,14 +98,17 @@ def run(request: dict[str, Any], tell: Teller) -> None:
 
 
 def inventory(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None:
-    """How many GPUs the driver, torch, Ray and the cluster file know of."""
-    devices = probe.facts.devices
+    """How many GPUs the driver, torch, Ray and the cluster file know of; processors and memory, where it says them.
+
+    What labels it has in Ray is not known here.
+    """
+    devices, expected = probe.facts.devices, request["expected"]
     torch_gpus = _torch_gpus()
     counts: dict[str, int | None] = {
         "the driver": len(devices) if probe.facts.source != "none" else None,
         "torch": torch_gpus,
         "Ray": int(request["ray_gpus"]) if request.get("ray_gpus") is not None else None,
-        "the cluster file": request["expected"].get("gpus"),
+        "the cluster file": expected.get("gpus"),
     }
     lost = [device.index for device in devices if "*" in device.missing]
     measured.facts.update(
@@ -101,15 +117,38 @@ def inventory(request: Mapping[str, Any], probe: Probe, measured: Measured) -> N
             for device in devices
         ],
         source=probe.facts.source,
+        cpus=probe.facts.cpu_count,
+        memory_bytes=probe.facts.memory_total_bytes,
         torch_gpus=torch_gpus or 0,
         counts={name: count for name, count in counts.items() if count is not None},
     )
     known = {name: count for name, count in counts.items() if count is not None}
+    driver, wrong = probe.sample.driver, list[str]()
     if len(set(known.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in known.items())
-        measured.wrong = f"the number of its GPUs is not agreed on: {told}"
+        why = f" ({driver.reason})" if driver.state in (DRIVER_BLOCKED, DRIVER_ERROR) and driver.reason else ""
+        wrong.append(f"the number of its GPUs is not agreed on: {told}{why}")
+    elif torch_gpus and not devices:
+        # A container may be given the GPUs without the library that tells of them: they work, unwatched.
+        measured.warned = f"torch uses {torch_gpus} GPUs, and no driver here tells of any"
+    elif any(known.values()) and not devices:
+        wrong.append(f"it is said to have {max(known.values())} GPUs, and no driver here tells of any")
     elif lost:
-        measured.wrong = f"GPU {', '.join(map(str, lost))}: {devices[lost[0]].missing['*'].reason}"
+        wrong.append(f"GPU {', '.join(map(str, lost))}: {devices[lost[0]].missing['*'].reason}")
+    wrong += _host(expected, probe.facts)
+    measured.wrong = "; ".join(wrong)
+
+
+def _host(expected: Mapping[str, Any], facts: Facts) -> list[str]:
+    """Where processors and memory are not what the cluster file says; nothing where it does not say."""
+    wrong: list[str] = []
+    cpus, memory = expected.get("cpus"), expected.get("memory_bytes")
+    if cpus is not None and cpus != facts.cpu_count:
+        wrong.append(f"it has {facts.cpu_count} processors, the cluster file says {cpus}")
+    if memory is not None and abs(facts.memory_total_bytes - memory) > MEMORY_SHARE * memory:
+        gib = facts.memory_total_bytes / (1 << 30)
+        wrong.append(f"it has {gib:.0f} GiB of memory, the cluster file says {memory / (1 << 30):.0f}")
+    return wrong
 
 
 def _torch_gpus() -> int | None:
@@ -147,6 +186,9 @@ def versions(probe: Probe, measured: Measured) -> None:
 def clock(measured: Measured) -> None:
     """How late it is here; what that says, the driver knows, which measures it in a round trip."""
     measured.facts["wall"] = time.time()
+    held = KernelClock().synchronised()
+    if held is not None:
+        measured.facts["ntp"] = held
 
 
 def health(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None:
@@ -167,12 +209,16 @@ def health(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None
 
 
 def foreign(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None:
-    """Who holds memory on its GPUs. A process of a run that goes on is known; any other is not."""
+    """Who holds memory on its GPUs. A process of a run that goes on is known; any other is not.
+
+    ``allowed_pids`` of the request are let pass. Memory that no process holds is a warning: one may hide elsewhere.
+    """
     runs: list[str] | None = request.get("runs")
+    allowed: list[int] = request.get("allowed_pids") or []
     strangers = [
         process
         for process in probe.sample.processes
-        if not process.run or (runs is not None and process.run not in runs)
+        if process.pid not in allowed and (not process.run or (runs is not None and process.run not in runs))
     ]
     measured.facts["runs"] = sorted({process.run for process in probe.sample.processes if process.run})
     if strangers:
@@ -182,3 +228,19 @@ def foreign(request: Mapping[str, Any], probe: Probe, measured: Measured) -> Non
             for process in strangers
         ]
         measured.wrong, measured.evidence = f"held by what is no run: {told[0]}", told
+    if orphaned := _orphaned(probe.sample):
+        told = [f"GPU {gpu}: {used >> 20} MiB in use, and no process to be seen" for gpu, used in orphaned.items()]
+        measured.warned = "; ".join(told)
+
+
+def _orphaned(sample: Sample) -> dict[int, int]:
+    """GPUs with more memory in use than a driver keeps for itself, and nobody who holds it."""
+    found: dict[int, int] = {}
+    held = {process.device for process in sample.processes}
+    for gpu in sample.index:
+        used = sample.reading(gpu, "memory_used_bytes")
+        if gpu in held or "processes" in sample.missing.get(gpu, {}) or isinstance(used, (Missing, str)):
+            continue
+        if used > ORPHANED_BYTES:
+            found[gpu] = int(used)
+    return found

@@ -73,6 +73,9 @@ def test_silent_corruption_and_a_slow_node_are_named_and_the_ladder_goes_on_with
     assert blamed(report) == [("node", ["worker-2"], None)]
     straggler = next(check for check in report["stages"][1]["checks"] if check["check"] == "cluster.straggler")
     assert (straggler["verdict"], straggler["again"]) == ("fail", True)
+    # Whoever saved goes on from it, the slow one too: fewer ranks would be another training.
+    resume = next(check for check in report["stages"][1]["checks"] if check["check"] == "cluster.resume")
+    assert resume["verdict"] == "pass", resume["sentence"]
 
 
 def test_gpus_in_use_are_waited_for_and_then_their_node_is_skipped(demo: Headless, tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def test_what_it_was_judged_by_is_said() -> None:
     assert judge_rate(figure(80.0, peers=100.0), False)[1] == (
         "80% of its peers' median; warn below 90%, fail below 75%"
     )
+    assert judge_rate(figure(74.9, peers=100.0), False)[1].startswith("74% of")
+    assert judge_rate(figure(0.0, baseline=1.0, higher_is_better=False), False)[1].startswith("far more of")
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=9))

@@ -57,6 +57,21 @@ def test_of_three_nodes_one_bad_link_is_that_link() -> None:
 def test_of_two_nodes_there_is_nothing_to_compare_with() -> None:
     assert score({("a", "b"): 0.01}) == []
     assert score({}) == []
+    assert [each.words for each in score({("a", "b"): 0.01}, reference=1.0)] == ["the link a ↔ b"]
+    assert score({("a", "b"): 0.8}, reference=1.0) == []
+
+
+def test_where_every_link_is_bad_no_node_is() -> None:
+    told = dict.fromkeys(itertools.combinations("abc", 2), 0.01)
+    assert {each.kind for each in score(told, reference=1.0)} == {"link"}
+    assert score(told) == []  # nothing tells that they are bad
+
+
+@pytest.mark.parametrize("count", range(4, 12))
+def test_two_nodes_that_are_equally_bad_are_both_named(count: int) -> None:
+    for bad in itertools.combinations(names(count), 2):
+        told = {edge: rate * (0.2 if set(bad) & set(edge) else 1.0) for edge, rate in edges(count).items()}
+        assert [each.words for each in score(told)] == list(bad)
 
 
 @pytest.mark.parametrize("count", [4, 6, 9])
@@ -73,7 +88,7 @@ def test_a_bad_node_and_a_bad_link_elsewhere_are_both_named() -> None:
 
 @given(st.integers(2, 12), st.integers(0, 10_000))
 def test_noise_blames_nobody(count: int, seed: int) -> None:
-    assert score(edges(count, seed, 0.13)) == []
+    assert score(edges(count, seed, 0.17)) == []
 
 
 def test_the_straggler_works_longest_and_waits_least() -> None:
@@ -94,3 +109,6 @@ def test_nobody_is_a_straggler_without_a_reason() -> None:
     # Three times as long, and still nothing that anybody would notice.
     assert straggler({"a": [0.003], "b": [0.001]}, {"a": [0.0], "b": [0.002]}) is None
     assert straggler({"a": [9.0]}, {"a": [0.0]}) is None
+    # Who told only one of both is not judged, and is no reason to judge nobody.
+    assert straggler({**even, "d": [0.9]}, waits) is None
+    assert straggler({"a": [0.060], "b": [0.010], "c": [0.010]}, {"a": [0.0], "b": [0.05]}) is not None
