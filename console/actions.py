@@ -22,7 +22,7 @@ class Action:
     """What it does, for help and palette."""
     scope: str = "everywhere"
     """Where it is offered: ``everywhere``, ``table``, ``fleet``, ``node``, ``upkeep``, ``drains``, ``alerts``,
-    ``triage``, ``runs``, ``run``, ``releases``, ``log``."""
+    ``triage``, ``runs``, ``run``, ``releases``, ``validations``, ``validation``, ``log``."""
     touches: bool = False
     """Changes something on the cluster: asks first, and is off in read-only mode."""
     footer: str = ""
@@ -41,6 +41,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("audit", ("5",), "The audit log: who asked for what, allowed or refused"),
     Action("drains", ("6",), "The drains: how far each node is, and what is to be chosen"),
     Action("alerts", ("7",), "The alerts: what fires, who has it, what to do"),
+    Action("validations", ("8",), "The validations: what was proven, and who was to blame"),
     Action("earlier", ("comma",), "Back in time, 10 s: the recording of the last hour, in every screen"),
     Action("later", ("full_stop",), "Forward in time, 10 s; at its end it is now again"),
     Action("minute_earlier", ("left_parenthesis", "ctrl+left"), "Back in time, a minute"),
@@ -90,7 +91,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("rollback", ("B",), "Put an earlier release in its place", "triage", True),
     Action("arrange", ("P",), "Priority, hold, place or queue of the run", "triage", True),
     Action("shell", ("s",), "An SSH shell on the culprit's node", "triage"),
+    Action("open", ("enter", "d"), "From a stage to its nodes; of a node its figures, and how they were", "validation"),
+    Action("figures", ("h",), "Its figures beside those of earlier validations", "validation", footer="figures"),
+    Action("log", ("l",), "The validation's own log", "validation", footer="log"),
+    Action("export", ("e",), "The report as HTML and Markdown, in this folder", "validation", footer="export"),
+    Action("stop", ("K", "ctrl+k", "f9"), "Stop the validation", "validation", True, "stop"),
+    Action("difference", ("v", "equals_sign"), "The two marked ones compared", "validations", footer="difference"),
+    Action("log", ("l",), "The validation's own log", "validations", footer="log"),
+    Action("stop", ("K", "ctrl+k", "f9"), "Stop the validation", "validations", True, "stop"),
     Action("shell", ("s",), "An SSH shell on the node (the screen comes back when it ends)", "fleet"),
+    Action("validate", ("V",), "Prove the marked nodes, or all, before they are trusted", "fleet", True, "validate"),
+    Action("validate", ("V",), "Prove the marked nodes, or all, once more", "validation", True, "validate"),
     Action("more_time", ("W",), "At the deadline: wait on, so long", "drains", True, "wait on"),
     Action("end_rest", ("H",), "At the deadline: end what has not left", "drains", True, "end rest"),
     Action("give_up", ("L",), "At the deadline: give up; stays cordoned", "drains", True, "give up"),
@@ -103,6 +114,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("end_process", ("T",), "End left-over processes that hold GPUs", "node", True, "sweep"),
     Action("kill_process", ("K",), "The same, and kill what does not heed it", "node", True),
     Action("launch", ("S",), "Launch a workflow", touches=True, footer="launch"),
+    Action("validate", ("V",), "Prove all nodes again, stage by stage", "validations", True, "validate"),
     Action("stop", ("K", "ctrl+k", "f9"), "Stop the run: save, leave, then end the job", "runs", True, "stop"),
     Action("restart", ("R",), "Restart the run from one of its checkpoints", "runs", True, "restart"),
     Action("rollback", ("B",), "Put an earlier release in its place, or take that back", "runs", True, "rollback"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from console.dispatch import new_request_id
 from console.preview import Preview
@@ -11,6 +12,8 @@ from console.sources.session import Session
 from jobs.client import ControllerClient
 from jobs.errors import Refused
 from jobs.model import Run
+from jobs.validationpage import page
+from jobs.validationreport import markdown
 from jobs.validations import WORKFLOW, workflow_text
 from jobs.validationview import PROFILES, STAGE_TITLES, STAGES, Ask, PathAsked, Profile, Purpose, Report, StageName
 from jobs.wire import LaunchRequest
@@ -105,3 +108,12 @@ async def validations(client: ControllerClient) -> list[Run]:
 def next_stage(report: Report) -> StageName | None:
     """The stage that it is at."""
     return next((stage.stage for stage in report.stages if stage.state == "running"), None)
+
+
+def write_pages(report: Report, folder: Path | None = None) -> list[Path]:
+    """The report as HTML and as Markdown in a folder (the one that one is in); gives the files."""
+    folder = folder or Path.cwd()
+    pages = {f"{report.id}.html": page(report), f"{report.id}.md": markdown(report)}
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in pages]

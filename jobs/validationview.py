@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Verdict = Literal["pass", "warn", "fail", "skipped", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("fail", "unknown", "warn", "skipped", "pass")
@@ -54,6 +54,14 @@ class Ask(_Message):
     """By name; empty: every node that has GPUs."""
     stages: list[StageName] = Field(default_factory=list[StageName])
     """Those that are wanted; empty: all but drills. The preflight is always done first."""
+
+    @field_validator("stages")
+    @classmethod
+    def _no_drills(cls, stages: list[StageName]) -> list[StageName]:
+        if "drills" in stages:
+            raise ValueError("drills change what runs, and are not done by a validation")
+        return stages
+
     keep_going: bool = False
     """A node that fails a stage takes part in the next all the same."""
     wait_seconds: float = Field(default=20.0, ge=0, le=86_400)
@@ -156,6 +164,10 @@ class StageResult(_Message):
     seconds: float = 0.0
     budget_seconds: float = 0.0
     """How long it may take."""
+    began_at: float | None = None
+    """Seconds since 1970, by the head's clock."""
+    doing: dict[str, str] = Field(default_factory=dict[str, str])
+    """While it runs: what each node is at."""
 
 
 class Report(_Message):

@@ -13,6 +13,7 @@ from console.cli.opened import controlled, opened, with_controller
 from console.cli.reads import SETTLE_SECONDS, settled
 from console.render.safe import safe
 from jobs.errors import Refused
+from jobs.validationpage import page as html_page
 from jobs.validationreport import WORDS, compare, markdown, where
 from jobs.validationview import STAGE_TITLES, Report, StageResult
 
@@ -28,7 +29,7 @@ _SHOWN_AT_MOST = 12
 
 async def validate(
     context: Context, *, profile: str, stages: Sequence[str], nodes: Sequence[str], keep_going: bool,
-    wait_seconds: float, follow: bool, as_json: bool, as_markdown: bool, dry_run: bool, sure: bool,
+    wait_seconds: float, follow: bool, form: str, dry_run: bool, sure: bool,
 ) -> int:  # fmt: skip
     """Launch one, and follow it to its end."""
     async with opened(context) as session:
@@ -49,15 +50,15 @@ async def validate(
         if not follow:
             output.say(run.id)
             return output.DONE
-        report = await _followed(client, run, quiet=as_json or as_markdown)
-    return _told(report, as_json, as_markdown)
+        report = await _followed(client, run, quiet=form != "text")
+    return _told(report, form)
 
 
-async def show(context: Context, name: str, as_json: bool, as_markdown: bool) -> int:
+async def show(context: Context, name: str, form: str) -> int:
     """The report of a validation."""
     async with controlled(context) as (_, client):
         _, report = await validating.found(client, name)
-    return _told(report, as_json, as_markdown)
+    return _told(report, form)
 
 
 async def compared(context: Context, old: str, new: str, as_json: bool) -> int:
@@ -131,12 +132,14 @@ def _stage_line(stage: StageResult) -> str:
     return f"{title}: {WORDS[stage.verdict]} in {stage.seconds:.0f} s, {stage.sentence}"
 
 
-def _told(report: Report, as_json: bool, as_markdown: bool) -> int:
-    """The report on standard output, and what it comes to."""
-    if as_json:
+def _told(report: Report, form: str) -> int:
+    """The report on standard output (``text``, ``json``, ``markdown`` or ``html``), and what it comes to."""
+    if form == "json":
         output.document(report.model_dump(mode="json"))
-    elif as_markdown:
+    elif form == "markdown":
         output.say(markdown(report).rstrip("\n"))
+    elif form == "html":
+        output.say(html_page(report).rstrip("\n"))
     else:
         for line in page(report):
             output.say(safe(line))

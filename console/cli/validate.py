@@ -26,12 +26,13 @@ _PROFILES = ("prolog", "quick", "standard", "full")
 @click.option("--compare", nargs=2, metavar="OLD NEW", help="What is different between two validations.")
 @click.option("--list", "as_list", is_flag=True, help="The validations that there were.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The report as Markdown.")
+@click.option("--html", "as_html", is_flag=True, help="The report as one page of HTML, with pictures.")
 @dry_run_option
 @click.pass_obj
 def validate(
     call: Call, as_json: bool, sure: bool, profile: str, stages: tuple[str, ...], nodes: str, keep_going: bool,
     wait_seconds: float, no_wait: bool, show: str | None, compare: tuple[str, str] | None, as_list: bool,
-    as_markdown: bool, dry_run: bool,
+    as_markdown: bool, as_html: bool, dry_run: bool,
 ) -> int:  # fmt: skip
     """Prove nodes before they are trusted: preflight, one GPU, one node, several nodes; each opens the next.
 
@@ -41,8 +42,12 @@ def validate(
 
     if sum(map(bool, (show, compare, as_list))) > 1:
         raise Usage("--show, --compare and --list are three questions: choose one")
+    forms = [name for name, on in (("json", as_json), ("markdown", as_markdown), ("html", as_html)) if on]
+    if len(forms) > 1:
+        raise Usage(f"--{forms[0]} and --{forms[1]}: choose one")
+    form = forms[0] if forms else "text"
     if show:
-        return carry_out(proof.show(call.context(), show, as_json, as_markdown))
+        return carry_out(proof.show(call.context(), show, form))
     if compare:
         return carry_out(proof.compared(call.context(), *compare, as_json))
     if as_list:
@@ -51,7 +56,7 @@ def validate(
     return carry_out(
         proof.validate(
             call.context(), profile=profile, stages=stages, nodes=[name for name in nodes.split(",") if name],
-            keep_going=keep_going, wait_seconds=wait_seconds, follow=not no_wait, as_json=as_json,
-            as_markdown=as_markdown, dry_run=dry_run, sure=sure,
+            keep_going=keep_going, wait_seconds=wait_seconds, follow=not no_wait, form=form,
+            dry_run=dry_run, sure=sure,
         )
     )  # fmt: skip

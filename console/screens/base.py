@@ -24,7 +24,8 @@ WIDGET_ACTIONS = frozenset({"move", "mark", "follow", "wrap", "next_pane"})
 APP_ACTIONS = frozenset(
     {
         "help", "command", "fleet", "runs", "queue", "releases", "audit", "refresh", "mouse", "copy", "raw", "shell",
-        "controller", "launch", "stop", "restart", "rollback", "arrange", "drains", "alerts",
+        "controller", "launch", "stop", "restart", "rollback", "arrange", "drains", "alerts", "validations",
+        "validate",
         "cordon", "uncordon", "drain", "retire", "rejoin", "end_process", "kill_process",
         "more_time", "end_rest", "give_up", "stop_drain",
         "earlier", "later", "minute_earlier", "minute_later", "mark_before", "mark_after", "play",

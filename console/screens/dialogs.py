@@ -29,6 +29,8 @@ SCOPE_TITLES = {
     "drains": "Drains, when their time is up",
     "alerts": "Alerts, the marked ones or the one under the cursor",
     "triage": "Triage, about the culprit of the finding under the cursor",
+    "validations": "Validations",
+    "validation": "In a validation",
     "runs": "Runs",
     "run": "In a run",
     "releases": "Releases",

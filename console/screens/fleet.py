@@ -154,11 +154,14 @@ class FleetScreen(DeckScreen):
         """The node under the cursor."""
         return self.query_one(VirtualTable).cursor_key
 
+    def marked_nodes(self) -> Iterable[str]:
+        """The marked nodes in their order."""
+        table = self.query_one(VirtualTable)
+        return [name for name in table.view if name in table.marked] or sorted(table.marked)
+
     def selected_nodes(self) -> Iterable[str]:
         """The marked nodes in their order, else the one under the cursor."""
-        table = self.query_one(VirtualTable)
-        marked = [name for name in table.view if name in table.marked] or sorted(table.marked)
-        return marked or super().selected_nodes()
+        return self.marked_nodes() or super().selected_nodes()
 
     def copy_text(self) -> str:
         """The node's name."""

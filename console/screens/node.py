@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -248,6 +249,10 @@ class NodeScreen(DeckScreen):
     def on_virtual_table_highlighted(self) -> None:
         """Another accelerator: its history."""
         self.query_one("#history", Lines).touch()
+
+    def marked_nodes(self) -> Iterable[str]:
+        """This one."""
+        return (self._node_name,)
 
     def selected_node(self) -> str:
         """This node."""

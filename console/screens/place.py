@@ -108,6 +108,10 @@ class Place(Screen[None]):
         name = self.selected_node()
         return (name,) if name else ()
 
+    def marked_nodes(self) -> Iterable[str]:
+        """The nodes that were chosen on purpose, for a key that is about all of them else."""
+        return ()
+
     def selected_release(self) -> tuple[str, str]:
         """The workflow that a rollback is about, and the release to go to; empty: none, or the last good one."""
         session = self.deck.session

@@ -92,6 +92,29 @@ class TouchingApp(WaysApp):
         if first.sweep:
             self.open_sweep(first.sweep)
 
+    def action_validate(self) -> None:
+        """Prove the marked nodes, or all of them."""
+        self.touch(self._validate(), "validate")
+
+    async def _validate(self) -> None:
+        from console import validating
+        from console.screens.validateform import ProfileDialog
+
+        session = self.session
+        if session is None:
+            return
+        marked = list(self.screen.marked_nodes()) if isinstance(self.screen, Place) else []
+        profile = await self.push_screen_wait(ProfileDialog(marked))
+        if profile is None:
+            return
+        ask = validating.ask_for(session, profile, (), marked)
+        if await self.confirmed(validating.preview(session, ask)) is None:
+            return
+        run = await validating.launch(await session.controller(), ask)
+        self.tell(f"{run.id}: {run.state.value}")
+        self.action_validations()
+        self.open_validation(run.id)
+
     def action_stop(self) -> None:
         """Stop the chosen runs."""
         self.touch(self._stop(self._chosen()), "stop")

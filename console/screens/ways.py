@@ -80,6 +80,19 @@ class WaysApp(App[int]):
         if self.session is not None:
             self.go(AlertsScreen, AlertsScreen)
 
+    def action_validations(self) -> None:
+        """The validations that there were."""
+        from console.screens.validation import ValidationsScreen
+
+        if self.session is not None:
+            self.go(ValidationsScreen, ValidationsScreen)
+
+    def open_validation(self, run: str) -> None:
+        """One validation, live."""
+        from console.screens.validation import ValidationScreen
+
+        self.push_screen(ValidationScreen(run))
+
     def triage(self, name: str = "") -> None:
         """What broke, and whose fault it is: of a run, a node, ``NODE/GPU``, or (empty) the whole fleet."""
         from console.screens.triage import TriageScreen

@@ -45,6 +45,15 @@ class RowOrder(Generic[Row]):
 
     # What changes
 
+    def set_columns(self, columns: Sequence[Column[Row]]) -> None:
+        """Other columns. What was sorted by is sorted by no more; a filter stays."""
+        self.columns = tuple(columns)
+        self.sort_column = None
+        self._texts.clear()
+        self._values.clear()
+        self.stale_texts.clear()
+        self.stale_values.clear()
+
     def set_rows(self, keys: Sequence[str], row_of: Callable[[str], Row]) -> None:
         """All rows anew; any of them may have changed."""
         self.keys = list(keys)

@@ -63,6 +63,11 @@ class VirtualTable(KeyedView[Row]):
         self._layout_width = -1
         self._length = 0
 
+    def set_columns(self, columns: Sequence[Column[Row]]) -> None:
+        """Other columns, for the rows that are given next."""
+        self._order.set_columns(columns)
+        self._layout_width = -1
+
     def _columns(self, width: int) -> list[tuple[Column[Row], int]]:
         if width != self._layout_width:
             self._layout = lay_out(self._order.columns, width)

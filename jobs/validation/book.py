@@ -1,14 +1,18 @@
 """Owns the report of a validation on disk: the whole of it after every step, so that it can be followed and survives.
 
-``<run>/report/report.json`` is put in place in one go each time; ``report.md`` is written at the end.
+``<run>/report/report.json`` is put in place in one go each time; ``report.md`` and ``report.html``
+are written at the end.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from jobs.validation.plan import BY_ID
+from jobs.validationpage import page
 from jobs.validationreport import markdown
 from jobs.validationview import STAGE_TITLES, Culprit, Report, StageName, StageResult, Verdict, worst
 
@@ -26,16 +30,26 @@ class Book:
         """A stage of the report."""
         return next(each for each in self.report.stages if each.stage == name)
 
-    def begin(self, name: StageName, nodes: list[str], sentence: str = "") -> StageResult:
+    def begin(self, name: StageName, nodes: list[str], budget_seconds: float) -> StageResult:
         """A stage begins, with these nodes."""
         stage = self.stage(name)
-        stage.state, stage.nodes, stage.sentence = "running", nodes, sentence
+        stage.state, stage.nodes, stage.budget_seconds = "running", list(nodes), budget_seconds
+        stage.began_at = time.time()
         self.write()
         return stage
 
+    def progress(self, so_far: Mapping[str, tuple[int, str, int | None]]) -> None:
+        """How far each node is in the stage that goes on: checks done, the one it is at, and its GPU."""
+        for stage in self.report.stages:
+            if stage.state == "running":
+                doing = {node: _doing(check, gpu) for node, (_, check, gpu) in so_far.items() if check}
+                if doing != stage.doing:
+                    stage.doing = doing
+                    self.write()
+
     def end(self, stage: StageResult, seconds: float) -> None:
         """A stage has its verdict: the worst of its checks."""
-        stage.state, stage.seconds = "done", seconds
+        stage.state, stage.seconds, stage.doing = "done", seconds, {}
         if stage.checks:
             stage.verdict = worst(check.verdict for check in stage.checks)
             bad = [check for check in stage.checks if check.verdict == stage.verdict]
@@ -50,12 +64,15 @@ class Book:
     def skip(self, name: StageName, reason: str, verdict: Verdict = "skipped") -> None:
         """A stage that is not done, and why."""
         stage = self.stage(name)
-        stage.state, stage.verdict, stage.sentence = "done", verdict, reason
+        stage.state, stage.verdict, stage.sentence, stage.doing = "done", verdict, reason, {}
         self.write()
 
     def close(self, sentence: str = "") -> None:
         """The validation is over."""
         report = self.report
+        for stage in report.stages:
+            if stage.state != "done":
+                stage.state, stage.doing, stage.sentence = "done", {}, stage.sentence or "it did not come to its end"
         report.done = True
         report.verdict = worst(stage.verdict for stage in report.stages if stage.verdict != "skipped")
         if not any(stage.verdict not in ("skipped", "unknown") for stage in report.stages):
@@ -63,11 +80,17 @@ class Book:
         report.sentence = sentence or _sentence(report)
         self.write()
         _put(self._folder / "report.md", markdown(report))
+        _put(self._folder / "report.html", page(report))
 
     def write(self) -> None:
         """As it stands now."""
         self.report.seconds = time.monotonic() - self._began
         _put(self._folder / "report.json", self.report.model_dump_json(indent=1))
+
+
+def _doing(check: str, gpu: int | None) -> str:
+    title = BY_ID[check].title if check in BY_ID else check
+    return f"{title}, GPU {gpu}" if gpu is not None else title
 
 
 def _put(file: Path, text: str) -> None:

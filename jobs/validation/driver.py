@@ -95,7 +95,7 @@ class Ladder:
         members, ask = self._members, self._ask
         names = list(members.nodes)
         began = time.monotonic()
-        stage = self._book.begin("preflight", names)
+        stage = self._book.begin("preflight", names, LIMIT_SECONDS["preflight"])
         self._say(f"preflight of {', '.join(names)}")
         members.greet()
         checks = [check.id for check in checks_of(ask.profile, "preflight")]
@@ -148,7 +148,7 @@ class Ladder:
                 "fault": ask.fault if ask.fault_node in ("", name) else "",
             }
             work[name] = [(program, request, {})]
-        return members.run(work, limit)
+        return members.run(work, limit, self._book.progress)
 
     @staticmethod
     def _peer(node: Node, head: Node | None) -> dict[str, Any]:
@@ -174,12 +174,12 @@ class Ladder:
 
     def _gpu(self) -> None:
         names, began = list(self._good), time.monotonic()
-        stage = self._book.begin("gpu", names)
+        cpu = self._stand_in(names)
+        stage = self._book.begin("gpu", names, (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["gpu"])
         self._say(f"every GPU of {', '.join(names)} by itself")
         checks = [check.id for check in checks_of(self._ask.profile, "gpu")]
-        cpu = self._stand_in(names)
-        stage.budget_seconds = (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["gpu"]
-        ran = self._members.run({name: self._gpu_work(name, checks, cpu) for name in names}, stage.budget_seconds)
+        work = {name: self._gpu_work(name, checks, cpu) for name in names}
+        ran = self._members.run(work, stage.budget_seconds, self._book.progress)
         gpus: list[GpuRan] = []
         for name in names:
             count = max(1, self._members.nodes[name].gpus)
@@ -215,14 +215,13 @@ class Ladder:
     def _node(self) -> None:
         names, began = list(self._good), time.monotonic()
         able = [name for name in names if self._members.nodes[name].gpus != 1]
-        stage = self._book.begin("node", able)
+        cpu = self._stand_in(able)
+        stage = self._book.begin("node", able, (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["node"])
         stage.left_out |= {name: "it has one GPU" for name in names if name not in able}
         if not able:
             self._book.skip("node", "no node has several GPUs")
             return
         self._say(f"all GPUs of each of {', '.join(able)} together")
-        cpu = self._stand_in(able)
-        stage.budget_seconds = (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["node"]
         checks = [check.id for check in checks_of(self._ask.profile, "node")]
         groups = {name: [(name, local) for local in range(self._ranks(name, cpu))] for name in able}
         judged = self._judged("node", groups, checks, cpu, stage.budget_seconds)
@@ -240,12 +239,11 @@ class Ladder:
 
     def _cluster(self) -> None:
         names, began = list(self._good), time.monotonic()
-        stage = self._book.begin("cluster", names)
+        cpu = self._stand_in(names)
+        stage = self._book.begin("cluster", names, (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["cluster"])
         if len(names) < 2:
             self._book.skip("cluster", f"only {names[0]} is left, and two are needed")
             return
-        cpu = self._stand_in(names)
-        stage.budget_seconds = (CPU_LIMIT_SECONDS if cpu else LIMIT_SECONDS)["cluster"]
         checks = [check.id for check in checks_of(self._ask.profile, "cluster")]
         if "cluster.data" in checks:
             stage.checks += self._data(names)
@@ -341,7 +339,7 @@ class Ladder:
                 of_node = work.setdefault(name, [])
                 places[group, rank] = (name, len(of_node))
                 of_node.append(("ranks", {**request, "rank": rank}, environment))
-        ran = members.run(work, limit)
+        ran = members.run(work, limit, self._book.progress)
         found: dict[str, Judged] = {}
         for group, ranks in groups.items():
             told: list[RankRan] = []
@@ -428,6 +426,10 @@ def main() -> int:
     except Stopped:
         book.close("it was stopped before its end")
         return 1
+    except Exception as error:
+        # Whoever reads the report is told, and whoever reads the log sees where.
+        book.close(f"it broke: {type(error).__name__}: {error}"[:300])
+        raise
     finally:
         if members is not None:
             members.close()

@@ -69,6 +69,7 @@ class Member:
         # Gloo and NCCL otherwise take what the host's own name resolves to, or the first interface that there is.
         self._interface = "lo" if address.startswith("127.") else interface_of(address)
         self._folder = Path(tempfile.mkdtemp(prefix="raydeck-validation-"))
+        self._started: list[_Started] = []
         self._python = os.environ.get("RAYDECK_PYTHON") or sys.executable
         if not os.access(self._python, os.X_OK):
             self._python = sys.executable  # the head's Python need not lie there on every node
@@ -85,15 +86,27 @@ class Member:
         One that is not done after ``seconds`` is asked where it stands, and killed with everything it started.
         """
         started = [self._start(name, request, more, seconds) for name, request, more in programs]
+        self._started = started
         try:
             while any(each.ended is None for each in started):
                 for each in started:
                     self._watch(each)
                 time.sleep(POLL_SECONDS)
         finally:
+            self._started = []
             for each in started:
                 _kill(each.process.pid)
         return [self._ran(each) for each in started]
+
+    def so_far(self) -> tuple[int, str, int | None]:
+        """While programs run: how many checks they have done, and one that is being done now, with its GPU."""
+        done, doing, gpu = 0, "", None
+        for each in list(self._started):
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
+                results, unfinished = read(each.results.read_text(encoding="utf-8", errors="replace"))
+                done += len(results)
+                doing, gpu = unfinished or (doing, gpu)
+        return done, doing, gpu
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,10 @@ WAIT_STEP_SECONDS = 0.5
 PLACE_SECONDS = 5.0
 """Ray may need so long to give what is free."""
 
+TELL_SECONDS = 0.5
+
+SoFar = tuple[int, str, int | None]
+"""See `jobs.validation.member.Member.so_far`."""
 Work = tuple[str, dict[str, Any], dict[str, str]]
 """A program, its request, and its environment."""
 
@@ -75,6 +80,7 @@ class Members:
                 ray.remote(Member)
                 .options(
                     num_cpus=0,
+                    max_concurrency=2,  # it can be asked how far it is while programs run
                     max_restarts=0,
                     max_task_retries=0,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
@@ -102,14 +108,36 @@ class Members:
         told = self._all({name: self.nodes[name].handle.hello.remote()}, HELLO_SECONDS).get(name)
         return int(told[1]) if told is not None else 0
 
-    def run(self, work: Mapping[str, Sequence[Work]], seconds: float) -> dict[str, list[Ran]]:
-        """Run programs on nodes, all at the same time. A node that the answer lacks was lost: `Node.lost` says why."""
+    def run(
+        self, work: Mapping[str, Sequence[Work]], seconds: float, tell: Callable[[Mapping[str, SoFar]], None]
+    ) -> dict[str, list[Ran]]:
+        """Run programs on nodes, all at the same time. A node that the answer lacks was lost: `Node.lost` says why.
+
+        ``tell`` is told again and again how far each node is.
+        """
         asked = {
             name: self.nodes[name].handle.run.remote(list(programs), seconds)
             for name, programs in work.items()
             if not self.nodes[name].lost
         }
-        return self._all(asked, seconds + SLACK_SECONDS)
+        deadline = time.monotonic() + seconds + SLACK_SECONDS
+        waiting = dict(asked)
+        while waiting and time.monotonic() < deadline:
+            _, rest = ray.wait(list(waiting.values()), num_returns=len(waiting), timeout=TELL_SECONDS)
+            waiting = {name: reference for name, reference in waiting.items() if reference in rest}
+            tell(self._so_far(list(waiting)))
+        return self._all(asked, max(0.0, deadline - time.monotonic()), seconds)
+
+    def _so_far(self, names: Sequence[str]) -> dict[str, SoFar]:
+        """How far these are. One that does not answer at once is not waited for, and is not lost for that."""
+        asked = {name: self.nodes[name].handle.so_far.remote() for name in names}
+        ready = ray.wait(list(asked.values()), num_returns=len(asked), timeout=TELL_SECONDS)[0] if asked else []
+        found: dict[str, SoFar] = {}
+        for name, reference in asked.items():
+            if reference in ready:
+                with contextlib.suppress(RayError):  # that it is lost, its work tells
+                    found[name] = ray.get(reference)
+        return found
 
     def reserve(self, names: Sequence[str], seconds: float) -> dict[str, str]:
         """Take all GPUs of these nodes; gives those where that did not succeed in time, each with who holds them."""
@@ -154,8 +182,8 @@ class Members:
         for node in self.nodes.values():
             ray.kill(node.handle)
 
-    def _all(self, asked: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """What came of each within so long; whoever did not answer is lost."""
+    def _all(self, asked: dict[str, Any], seconds: float, told_seconds: float | None = None) -> dict[str, Any]:
+        """What came of each within so long; whoever did not answer is lost (within ``told_seconds``, it is said)."""
         if not asked:
             return {}
         ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
@@ -165,7 +193,9 @@ class Members:
             node = self.nodes[name]
             if reference not in ready:
                 node.lost = (
-                    "Ray declared it dead" if node.node_id in dead else f"it did not answer within {seconds:.0f} s"
+                    "Ray declared it dead"
+                    if node.node_id in dead
+                    else f"it did not answer within {told_seconds or seconds:.0f} s"
                 )
                 continue
             try:
