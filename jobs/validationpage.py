@@ -16,7 +16,7 @@ NODES_AT_MOST = 64
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1f24; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
-table { border-collapse: collapse; margin: .5rem 0; } 
+table { border-collapse: collapse; margin: .5rem 0; }
 th, td { text-align: left; padding: .2rem .6rem; vertical-align: top; }
 th { border-bottom: 1px solid #c4c9d0; font-weight: 600; } td { border-bottom: 1px solid #eceef1; }
 .pass { color: #1a7f37; } .warn { color: #9a6700; } .fail { color: #cf222e; font-weight: 600; }

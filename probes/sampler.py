@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Mapping, Sequence
 
+from probes.clock import wall_clock
 from probes.host import HostReader
 from probes.mounts import MountWatch
 from probes.reading import (
@@ -238,13 +239,3 @@ class Sampler:
 
 def _serve_devices(environ: Mapping[str, str], requests: int, replies: int, mark: Mark) -> None:
     serve(requests, replies, mark, environ)
-
-
-def wall_clock(environ: Mapping[str, str]) -> Callable[[], float]:
-    """This node's clock: the machine's own, or what a simulated node's script makes of it."""
-    script = environ.get("RAYDECK_SIMULATED", "")
-    if not script:
-        return time.time
-    from probes.script import SkewedClock
-
-    return SkewedClock(script)

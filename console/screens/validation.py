@@ -319,7 +319,8 @@ def _open_log(screen: ValidationsScreen | ValidationScreen) -> None:
 def _interesting(report: Report) -> StageName | None:
     """The stage that one wants to see: the one that goes on, the first that failed, else the last that was done."""
     stages = report.stages
-    running = next((stage.stage for stage in stages if stage.state == "running"), None)
-    failed = next((stage.stage for stage in stages if stage.verdict == "fail"), None)
-    done = next((stage.stage for stage in reversed(stages) if stage.state == "done" and stage.checks), None)
-    return running or failed or done
+    running = [stage for stage in stages if stage.state == "running"]
+    failed = [stage for stage in stages if stage.verdict == "fail"]
+    done = [stage for stage in reversed(stages) if stage.state == "done" and stage.checks]
+    wanted = [*running, *failed, *done]
+    return wanted[0].stage if wanted else None

@@ -22,7 +22,7 @@ from typing import Any
 
 from jobs.interfaces import interface_of
 from jobs.validation.measured import Measured, read
-from probes.sampler import wall_clock
+from probes.clock import wall_clock
 
 STACKS_SECONDS = 0.3
 """How long a program that is late may take to say where it stands."""

@@ -26,7 +26,6 @@ from probes.health.measures import NodeMeasures
 from probes.health.rule import CRITICAL, WARNING
 from probes.health.rules import RULES
 from probes.reading import DRIVER_BLOCKED, DRIVER_ERROR, Facts, Health, Missing, Sample, decode
-from probes.vitals import KernelClock
 
 PROBE_SECONDS = 30.0
 MEMORY_SHARE = 0.03
@@ -186,9 +185,6 @@ def versions(probe: Probe, measured: Measured) -> None:
 def clock(measured: Measured) -> None:
     """How late it is here; what that says, the driver knows, which measures it in a round trip."""
     measured.facts["wall"] = time.time()
-    held = KernelClock().synchronised()
-    if held is not None:
-        measured.facts["ntp"] = held
 
 
 def health(request: Mapping[str, Any], probe: Probe, measured: Measured) -> None:

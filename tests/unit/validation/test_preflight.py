@@ -238,15 +238,9 @@ def test_settings_of_nccl_are_told_as_one_word_whatever_their_order(monkeypatch:
     assert one("versions").facts["nccl_env"] not in ("none", with_one)
 
 
-def test_the_clock_tells_the_time_and_whether_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_tells_the_time() -> None:
     before = time.time()
-    found = one("clock")
-    assert before <= found.facts["wall"] <= time.time()
-    for held, facts in ((True, {"ntp": True}), (False, {"ntp": False}), (None, dict[str, bool]())):
-        monkeypatch.setattr(preflight.KernelClock, "synchronised", lambda self, held=held: held)
-        shown = one("clock").facts
-        shown.pop("wall")
-        assert shown == facts
+    assert before <= one("clock").facts["wall"] <= time.time()
 
 
 # --- who is there, and how it is --------------------------------------------------------------------------------------
