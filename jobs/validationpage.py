@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from jobs.validationreport import WORDS, where
+from jobs.validationreport import WORDS, heading_of, where
 from jobs.validationview import STAGE_TITLES, CheckResult, Report, StageResult, worst
 
 SIGNS = {"pass": "✓", "warn": "▲", "fail": "✗", "skipped": "○", "unknown": "?"}
@@ -65,7 +65,7 @@ def _stage_row(stage: StageResult) -> list[str]:
 def _stage(stage: StageResult) -> list[str]:
     if not stage.checks:
         return []
-    parts = [f"<h2>{STAGE_TITLES[stage.stage].capitalize()}</h2>"]
+    parts = [f"<h2>{heading_of(stage)}</h2>"]
     if any(check.node for check in stage.checks):
         parts.append(_matrix(stage))
     for check in stage.checks:

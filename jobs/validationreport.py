@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobs.validationview import STAGE_TITLES, CheckResult, Figure, Report
+from jobs.validationview import STAGE_TITLES, CheckResult, Figure, Report, StageResult
 
 WORDS = {"pass": "pass", "warn": "WARN", "fail": "FAIL", "skipped": "skipped", "unknown": "UNKNOWN"}
 
@@ -27,7 +27,7 @@ def markdown(report: Report) -> str:
         lines += ["", "## Runs on", "", "| | |", "| --- | --- |"]
         lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in report.fingerprint.items()]
     for stage in report.stages:
-        lines += ["", f"## {STAGE_TITLES[stage.stage].capitalize()}: {WORDS[stage.verdict]}", "", stage.sentence]
+        lines += ["", f"## {heading_of(stage)}: {WORDS[stage.verdict]}", "", stage.sentence]
         lines += [f"- left out: {node}, {why}" for node, why in stage.left_out.items()]
         if stage.checks:
             lines += ["", "| verdict | check | where | found | judged by |", "| --- | --- | --- | --- | --- |"]
@@ -36,6 +36,12 @@ def markdown(report: Report) -> str:
             if check.verdict in ("fail", "unknown") and check.evidence:
                 lines += ["", f"{check.title} {where(check)}:", "", *(f"    {line}" for line in check.evidence)]
     return "\n".join(lines) + "\n"
+
+
+def heading_of(stage: StageResult) -> str:
+    """A stage as a heading: ``One GPU``."""
+    title = STAGE_TITLES[stage.stage]
+    return title[0].upper() + title[1:]
 
 
 def where(check: CheckResult) -> str:

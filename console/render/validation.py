@@ -114,7 +114,7 @@ def _rung_time(rung: Rung) -> Spans:
         return (Cell(seconds_text(stage.seconds)),)
     share = rung.elapsed / stage.budget_seconds if stage.budget_seconds else None
     left = max(0.0, stage.budget_seconds - rung.elapsed)
-    return (Cell(bar(share, 6), "info"), Cell(f" {rung.elapsed:.0f} s, {left:.0f} s left at most"))
+    return (Cell(bar(share, 4), "info"), Cell(f" {rung.elapsed:.0f}s, {left:.0f}s left"))
 
 
 def _rung_sentence(rung: Rung) -> Cell:
@@ -138,7 +138,7 @@ RUNG_COLUMNS: tuple[Column[Rung], ...] = (
            align="right", drop=2),
     Column("out", "OUT", 3, lambda rung: Cell(str(len(rung.stage.left_out) or "-"),
                                              "warn" if rung.stage.left_out else "muted"), align="right", drop=1),
-    Column("time", "TIME", 31, _rung_time),
+    Column("time", "TIME, AT MOST", 20, _rung_time),
     Column("found", "FOUND", 12, _rung_sentence, grow=True),
 )  # fmt: skip
 
@@ -179,6 +179,7 @@ class MatrixRow:
     checks: tuple[CheckResult, ...]
     """Those that are about it."""
     left_out: str = ""
+    doing: str = ""
 
     def verdict(self, check: str) -> Verdict | None:
         """What it comes to: of several GPUs the worst."""
@@ -207,6 +208,7 @@ def matrix(stage: StageResult) -> dict[str, MatrixRow]:
             node,
             tuple(check for check in stage.checks if check.node == node or (not check.node and node in stage.nodes)),
             stage.left_out.get(node, ""),
+            stage.doing.get(node, ""),
         )
         for node in nodes
     ]
@@ -244,7 +246,9 @@ def _check_column(check: str, drop: int) -> Column[MatrixRow]:
 
 
 def _note(row: MatrixRow) -> Cell:
-    return Cell(f"left out: {safe(row.left_out)}" if row.left_out else "", "warn")
+    if row.left_out:
+        return Cell(f"left out: {safe(row.left_out)}", "warn")
+    return Cell(f"{safe(row.doing)} {glyph('…', '...')}" if row.doing else "", "info")
 
 
 # --- the page of a row ------------------------------------------------------------------------------------------------

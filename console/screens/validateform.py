@@ -20,7 +20,7 @@ from jobs.validationview import PROFILES, Profile
 SENTENCES: dict[Profile, str] = {
     "prolog": "that nothing is broken: before a run",
     "quick": "that it computes and communicates right",
-    "standard": "all of it, with links, training and a checkpoint",
+    "standard": "with links, training and a checkpoint",
     "full": "all of it, larger and for longer",
 }
 

@@ -224,7 +224,6 @@ def _links(
     stand_in: bool,
 ) -> None:
     """Each link is as good as its worse end says."""
-    title = BY_ID[check].title
     if check.endswith(".pairs"):
         rates = _edges(ranks, results, "edges", min)
         blame = culprits.score(rates, low=culprits.CPU_LOW if stand_in else culprits.LOW)
@@ -243,7 +242,7 @@ def _links(
     named = " ↔ ".join(slowest_link)
     sentence = f"{len(shown)} links, usually {usual:.3g} {unit}, the worst {shown[slowest_link]:.3g} ({named})"
     if blame:
-        sentence = f"{' and '.join(each.words for each in blame)}: {title} is unlike the others ({sentence})"
+        sentence = f"{' and '.join(each.words for each in blame)}: unlike the other links ({sentence})"
         found.measure_again.append(check)
         found.to_blame += [node for each in blame if each.kind == "node" for node in each.nodes]
     lines = [f"{' ↔ '.join(edge)}: {value:.3g} {unit}" for edge, value in sorted(shown.items(), key=lambda x: x[1])]

@@ -18,6 +18,7 @@ from console.screens.queue import QueueScreen
 from console.screens.releases import ReleasesScreen
 from console.screens.run import RunScreen
 from console.screens.triage import TriageScreen
+from console.screens.validation import ValidationScreen, ValidationsScreen
 from console.screens.work import RunsScreen
 from console.triage.targets import target_of
 from tests.screens.frozen import FrozenApp, session
@@ -34,6 +35,8 @@ PLACES: dict[str, Callable[[FrozenApp], Screen[Any]]] = {
     "releases": lambda app: ReleasesScreen(),
     "run": lambda app: RunScreen(FAILED),
     "runs": lambda app: RunsScreen(),
+    "validation": lambda app: ValidationScreen(FAILED),
+    "validations": lambda app: ValidationsScreen(),
     "triage": lambda app: TriageScreen(target_of(app.session, FAILED)),  # pyright: ignore[reportArgumentType]
 }
 
