@@ -33,8 +33,10 @@ from console.screens.queue import QueueScreen
 from console.screens.run import RunScreen
 from console.screens.triage import TriageScreen
 from console.screens.uncordon import UncordonDialog
+from console.screens.validation import ValidationsScreen
 from console.screens.work import RunsScreen
 from console.settings import Settings
+from console.validating import ask_for, launch
 from console.widgets.table import VirtualTable
 from jobs.model import Progress, Rank, Run, RunState
 from tests.screens.seen import text_of
@@ -140,10 +142,33 @@ async def make() -> None:
         await until(pilot, "the queue", lambda: isinstance(app.screen, QueueScreen))
         await until(pilot, "one that waits", lambda: bool(app.session.work.queue and app.session.work.queue.waiting))
         await shot("queue")
+    async with on_a_demo(SIZE) as (app, pilot):
+        await until(
+            pilot, "the controller", lambda: app.session is not None and app.session.work.controller.state == "ok"
+        )
+        await proves(app, pilot, camera(app, pilot))
     # By itself: where more ranks than processors work, simulated GPUs draw too little for a hang to be seen in it.
     async with on_a_demo(SIZE) as (app, pilot):
         await launched(app, pilot)
         await goes_wrong(app, pilot, camera(app, pilot))
+
+
+async def proves(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
+    """Validate all nodes with a GPU that computes wrong, on the way up and at the end."""
+    assert app.session is not None
+    client = await app.session.controller()
+    ask = ask_for(app.session, "standard")
+    run = await launch(client, ask.model_copy(update={"fault": "gemm:1", "fault_node": "worker-2"}))
+    app.open_validation(run.id)
+    await until(
+        pilot, "one node", lambda: "left out: exact matrix product" in text_of(app) and "running" in text_of(app)
+    )
+    await shot("validation-going")
+    await until(pilot, "its end", lambda: "not to be trusted" in text_of(app))
+    for name, size in (("validation", SIZE), ("validation-80", SMALL)):
+        await shot(name, size)
+    await pilot.press("8")
+    await until(pilot, "the list", lambda: isinstance(app.screen, ValidationsScreen) and run.id in text_of(app))
 
 
 async def keep_free(app: RaydeckApp, pilot: Pilot[Any], shot: Callable[..., Awaitable[None]]) -> None:
