@@ -9,9 +9,11 @@ from console.dispatch import new_request_id
 from console.preview import Preview
 from console.render.prose import listed, some
 from console.sources.session import Session
+from console.triage.targets import cluster_of
 from jobs.client import ControllerClient
 from jobs.errors import Refused
 from jobs.model import Run
+from jobs.spec import Cluster
 from jobs.validationpage import page
 from jobs.validationreport import markdown
 from jobs.validations import WORKFLOW, workflow_text
@@ -38,6 +40,7 @@ def ask_for(
     if unknown := [name for name in nodes if name not in fleet]:
         raise Refused(f"there is no node {', '.join(unknown)} in context {session.context.name}")
     chosen = [fleet[name] for name in nodes] or list(fleet.values())
+    cluster = cluster_of(session)
     return Ask(
         profile=next(each for each in PROFILES if each == profile),
         nodes=list(nodes),
@@ -45,16 +48,14 @@ def ask_for(
         keep_going=keep_going,
         wait_seconds=wait_seconds,
         expected_gpus={node.name: node.expected_gpus for node in chosen if node.expected_gpus is not None},
-        paths=_paths(session),
+        paths=_paths(cluster),
+        floors=cluster.observability.validation.floors if cluster is not None else {},
         runs=sorted(run.id for run in session.work.runs.values() if not run.state.ended),
     )
 
 
-def _paths(session: Session) -> list[PathAsked]:
+def _paths(cluster: Cluster | None) -> list[PathAsked]:
     """The paths that the cluster file says runs use."""
-    from console.triage.targets import cluster_of
-
-    cluster = cluster_of(session)
     if cluster is None:
         return []
     storage = cluster.storage

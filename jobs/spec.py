@@ -13,6 +13,7 @@ from pydantic import Field
 from jobs.alertspec import Alerting
 from jobs.errors import Refused
 from jobs.section import Section
+from jobs.validationview import FigureName
 from jobs.values import (
     AbsolutePath,
     Address,
@@ -282,6 +283,16 @@ class Promise(Section):
     """95 of 100 answers come within so long; triage says where they do not, and why."""
 
 
+class Proof(Section):
+    """What validations are judged by here."""
+
+    floors: dict[Text, dict[FigureName, Annotated[float, Field(ge=0)]]] = Field(
+        default_factory=dict[Text, dict[FigureName, Annotated[float, Field(ge=0)]]]
+    )
+    """By the GPU's model as NVML names it (``*`` and ``?`` as in a shell; ``CPU`` where none takes part): the least
+    that a figure may be (the most, where less is better). It takes the place of the default; 0 takes that away."""
+
+
 class ClusterObservability(Section):
     """What is watched on the cluster."""
 
@@ -292,6 +303,7 @@ class ClusterObservability(Section):
     """Whether a run that failed is told of through the ways out of ``alerting``; it is shown all the same."""
     services: dict[Text, Promise] = Field(default_factory=dict[str, Promise])
     """By the name of their application in Ray Serve."""
+    validation: Proof = Proof()
 
 
 class Roles(Section):

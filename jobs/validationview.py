@@ -21,6 +21,13 @@ Purpose = Literal["dataset", "model", "output", "log", "cache"]
 PROFILES: tuple[Profile, ...] = ("prolog", "quick", "standard", "full")
 
 
+FigureName = Literal[
+    "disk_write", "disk_read", "context", "gemm", "gemm_fall", "memory_bandwidth", "h2d", "d2h", "train_steps", "join",
+    "all_reduce", "all_reduce_latency", "jitter", "train", "link", "latency", "save", "load", "data",
+]  # fmt: skip
+"""What is measured; `jobs.validation.plan.FIGURES` says in what unit."""
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Of several the worst; ``unknown`` of none at all. What was skipped beside what passed does not count."""
     told = set(verdicts)
@@ -69,6 +76,8 @@ class Ask(_Message):
     expected_gpus: dict[str, int] = Field(default_factory=dict[str, int])
     """By node, as the cluster file says."""
     paths: list[PathAsked] = Field(default_factory=list[PathAsked])
+    floors: dict[str, dict[FigureName, float]] = Field(default_factory=dict[str, dict[FigureName, float]])
+    """The site's own, by a pattern for the GPU's model (see `jobs.validation.floors`)."""
     runs: list[str] | None = None
     """Those that may hold GPUs now; None: whoever says that it is a run."""
     fault: str = ""

@@ -21,7 +21,8 @@ import ray
 from jobs.validation import judgegpus, judgeranks
 from jobs.validation.book import Book
 from jobs.validation.fleet import common_versions, judge_data, judge_preflight
-from jobs.validation.judgegpus import GpuRan
+from jobs.validation.floors import CPU, floors_of
+from jobs.validation.judgegpus import GpuRan, Reference
 from jobs.validation.judgeranks import Judged, RankRan
 from jobs.validation.measured import Measured
 from jobs.validation.member import Ran
@@ -191,6 +192,7 @@ class Ladder:
                     GpuRan(
                         node=name, gpu=gpu, model=models[gpu] if gpu < len(models) else "",
                         results=of.results, unfinished=_unfinished(of, gpu), exit_code=of.exit_code, tail=of.tail,
+                        reference=self._reference([name], cpu, gpu),
                         lost="" if told is not None else self._members.nodes[name].lost,
                     )
                 )  # fmt: skip
@@ -353,8 +355,15 @@ class Ladder:
                         exit_code=of.exit_code if of else 0, tail=of.tail if of else "", lost=lost,
                     )
                 )  # fmt: skip
-            found[group] = judgeranks.judge(stage, checks, told, cpu, {})
+            reference = self._reference([name for name, _ in ranks], cpu)
+            found[group] = judgeranks.judge(stage, checks, told, cpu, reference)
         return found
+
+    def _reference(self, names: Sequence[str], cpu: bool, gpu: int = 0) -> Reference:
+        """What figures of these nodes may not be worse than; nothing where their GPUs are of several models."""
+        models = {CPU if cpu else dict(enumerate(self._models.get(name, []))).get(gpu, "") for name in names}
+        floors = floors_of(models.pop(), self._ask.floors) if len(models) == 1 else {}
+        return {figure: (floor, None) for figure, floor in floors.items()}
 
     def _stand_in(self, names: Sequence[str]) -> bool:
         """Whether the CPU has to stand in: one node without CUDA is enough."""

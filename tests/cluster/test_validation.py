@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.validations import workflow_text
-from jobs.validationview import Ask
+from jobs.validationview import Ask, FigureName
 from tests.cluster.test_course import launch, until_state
 from tests.cluster.test_demo import Headless
 
@@ -64,11 +64,14 @@ def test_a_healthy_cluster_comes_up_the_whole_ladder(demo: Headless) -> None:
 def test_silent_corruption_and_a_slow_node_are_named_and_the_ladder_goes_on_without(
     demo: Headless, tmp_path: Path
 ) -> None:
-    report = planted(demo, tmp_path / "a", Ask(profile="quick", fault="gemm:1", fault_node="worker-2"))
+    floors: dict[str, dict[FigureName, float]] = {"CPU": {"gemm": 0.0001, "h2d": 0.0}}
+    report = planted(demo, tmp_path / "a", Ask(profile="quick", fault="gemm:1", fault_node="worker-2", floors=floors))
     assert blamed(report) == [("gpu", ["worker-2"], 1)]
     assert verdicts(report) == {"preflight": "pass", "gpu": "fail", "node": "pass", "cluster": "skipped"}
     assert list(report["stages"][2]["left_out"]) == ["worker-2"]
     assert report["stages"][3]["sentence"] == "only worker-1 is left, and two are needed"
+    judged = {figure["name"]: figure for check in report["stages"][1]["checks"] for figure in check["figures"]}
+    assert (judged["gemm"]["floor"], judged["h2d"]["floor"]) == (0.0001, None)
     report = planted(demo, tmp_path / "b", Ask(stages=["cluster"], fault="slow:1:60", fault_node="all"))
     assert blamed(report) == [("node", ["worker-2"], None)]
     straggler = next(check for check in report["stages"][1]["checks"] if check["check"] == "cluster.straggler")
