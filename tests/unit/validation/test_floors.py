@@ -30,7 +30,7 @@ def test_a_model_has_its_floors_and_no_other_ones(model: str, gemm: float | None
 
 
 def test_the_site_says_otherwise_for_one_figure_and_takes_one_away() -> None:
-    site = {"*h200*": {"gemm": 700.0, "h2d": 0.0}, "NVIDIA H200": {"gemm": 720.0}}
+    site: dict[str, dict[FigureName, float]] = {"*h200*": {"gemm": 700.0, "h2d": 0.0}, "NVIDIA H200": {"gemm": 720.0}}
     assert floors_of("NVIDIA H200", site) == {"gemm": 720.0, "memory_bandwidth": 3360.0, "d2h": 48.0}
     assert floors_of("NVIDIA H200 NVL", site) == {"gemm": 700.0}
 
