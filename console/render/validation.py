@@ -262,9 +262,30 @@ def row_lines(row: MatrixRow | None, stage: StageResult, width: int) -> list[Spa
     if row.left_out:
         lines += paragraph(f"left out: {row.left_out}", width, style="warn", lead=(Cell(" "),))
     order = sorted(row.checks, key=lambda check: VERDICTS.index(_for(check, row.node)))
+    passed: dict[str, list[CheckResult]] = {}
     for check in order:
-        lines += check_lines(check, _for(check, row.node), width)
+        verdict = _for(check, row.node)
+        if verdict == "pass":
+            passed.setdefault(check.check, []).append(check)
+        else:
+            lines += check_lines(check, verdict, width)
+    for alike in passed.values():
+        lines += check_lines(alike[0], "pass", width) if len(alike) == 1 else _passed_lines(alike, width)
     return lines
+
+
+def _passed_lines(alike: Sequence[CheckResult], width: int) -> list[Spans]:
+    """One check that several GPUs of a node came through, in one line."""
+    first = alike[0]
+    told: list[str] = []
+    for name in dict.fromkeys(figure.name for check in alike for figure in check.figures):
+        of_all = [figure for check in alike for figure in check.figures if figure.name == name]
+        low, high = min(each.value for each in of_all), max(each.value for each in of_all)
+        told.append(f"{low:.3g} to {high:.3g} {of_all[0].unit}")
+    stand_in = " (CPU)" if first.stand_in else ""
+    lead = (Cell(" "), verdict_cell("pass"), Cell("  "), Cell(f"{safe(first.title)}  ", "title"))
+    words = f"{some(len(alike), 'GPU')}: {'; '.join(told) or first.sentence}{stand_in}"
+    return paragraph(words, width, lead=lead, indent=12)
 
 
 def check_lines(check: CheckResult, verdict: Verdict, width: int) -> list[Spans]:

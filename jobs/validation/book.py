@@ -56,7 +56,7 @@ class Book:
             where = bad[0].node + (f"/{bad[0].gpu}" if bad[0].gpu is not None else "")
             first = f"{where}: {bad[0].sentence}" if where else bad[0].sentence
             more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            passed = f"{len(stage.checks)} checks on {len(stage.nodes)} nodes"
+            passed = f"{len(stage.checks)} checks on {len(stage.nodes)} node{'' if len(stage.nodes) == 1 else 's'}"
             stage.sentence = passed if stage.verdict == "pass" else f"{first}{more}"
         self.report.culprits = _culprits(self.report)
         self.write()

@@ -66,6 +66,17 @@ def test_the_page_begins_with_what_is_wrong_and_names_are_no_markup() -> None:
     assert any("gpu.train said" in line for line in told)
 
 
+def test_what_several_gpus_came_through_is_one_line() -> None:
+    def one(gpu: int, value: float) -> CheckResult:
+        return check("gpu.gemm", "a", gpu, figures=[Figure(name="gemm", unit="TFLOP/s", samples=[value])])
+
+    row = MatrixRow("a", (one(0, 600.0), one(1, 612.0), check("gpu.gemm", "a", 2, "warn"), check("gpu.train", "a", 0)))
+    told = text(row_lines(row, StageResult(stage="gpu"), 80)).splitlines()
+    assert told[0].startswith(" ▲ WARN  gemm a/2")
+    assert told[1] == " ✓ pass  gemm  2 GPUs: 600 to 612 TFLOP/s"
+    assert len(told) == 3
+
+
 def test_a_figure_stands_beside_what_it_is_judged_by_and_what_it_was() -> None:
     def report(run: str, value: float) -> Report:
         figure = Figure(name="gemm", unit="TFLOP/s", samples=[value, value + 2], floor=400.0, peers=610.0)
