@@ -140,7 +140,8 @@ def _wrong_elements(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, rows: tor
     wrong = (c[rows] != right).nonzero()
     row, column = int(rows[wrong[0, 0]]), int(wrong[0, 1])
     return (
-        f"a product is wrong without any error, in {len(wrong)} of {c.numel()} elements, the first at ({row}, {column}): "
+        f"a product is wrong without any error, in {len(wrong)} of {c.numel()} elements, "
+        f"the first at ({row}, {column}): "
         f"{c[row, column].item():g}, not {right[wrong[0, 0], column].item():g}"
     )
 
