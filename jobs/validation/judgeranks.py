@@ -22,6 +22,8 @@ _TIMEOUT = "Timeout (0:"
 """How `faulthandler` begins what it writes before it ends a process."""
 LOST_PACKET_MICROSECONDS = 50_000.0
 """TCP waits 200 ms at the least before it sends again: a slowest answer beyond this has lost packets, or a dead CPU."""
+LOST_PACKETS = 3
+"""So many packets that TCP had to send again, of a few hundred, are no accident."""
 JITTER_WARN, JITTER_FAIL = 3.0, 10.0
 EVIDENCE_LINES = 6
 
@@ -230,7 +232,11 @@ def _links(
         unit, figure, shown = "GB/s", "link", rates
     else:
         slowest = _edges(ranks, results, "p99", max)
-        lossy = {edge: 1.0 if slow < LOST_PACKET_MICROSECONDS else 0.01 for edge, slow in slowest.items()}
+        lost = _edges(ranks, results, "lost", sum)
+        lossy = {
+            edge: 0.01 if slow >= LOST_PACKET_MICROSECONDS or lost.get(edge, 0) >= LOST_PACKETS else 1.0
+            for edge, slow in slowest.items()
+        }
         blame = culprits.score(lossy, reference=1.0)
         unit, figure, shown = "µs", "latency", _edges(ranks, results, "p50", max)
     better = FIGURES[figure].higher_is_better
@@ -317,7 +323,7 @@ def _result(
 ) -> CheckResult:
     nodes = list(dict.fromkeys(ran.node for ran in ranks))
     facts = dict(results[0].facts) if results and 0 in results else {}
-    for private in ("compute", "waiting", "edges", "p50", "p99", "bad"):
+    for private in ("compute", "waiting", "edges", "p50", "p99", "lost", "bad"):
         facts.pop(private, None)
     return CheckResult(
         check=check, title=BY_ID[check].title, stage=stage, node=nodes[0] if len(nodes) == 1 else "", verdict=verdict,

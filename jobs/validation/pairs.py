@@ -6,6 +6,7 @@ Each end times for itself. A link is as fast as the slower end says: a slow node
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from jobs.validation.ranks import Group
 
 SIZE_BYTES, CPU_SIZE_BYTES = 1 << 30, 4 << 20
-PROBE_BYTES = 128 << 10
-"""Sent first. A link that needs `SLOW_SECONDS` for it is timed with no more than that."""
-SLOW_SECONDS = 0.25
-TIMES = 15
-"""The best of so many is what a link can do; the others tell what else the machines did."""
-PINGS, CPU_PINGS = 200, 100
+FIRST_BYTES, TIMES_LARGER = 128 << 10, 4
+"""Sizes grow from here by so many times, as long as one exchange takes less than `QUICK_SECONDS`: a link that is a
+thousand times slower than it should be is measured too, and nobody waits for it for long."""
+QUICK_SECONDS = 0.1
+TIMES, PAIR_SECONDS = 15, 2.0
+"""The best of so many is what a link can do; the others tell what else the machines did. A slow one gets fewer."""
+PINGS, CPU_PINGS = 1000, 300
 
 
 def bandwidth(group: Group, measured: Measured) -> None:
@@ -34,37 +36,78 @@ def bandwidth(group: Group, measured: Measured) -> None:
         group.line_up()
         if other is None:
             continue
-        probe = torch.ones(PROBE_BYTES // 4, device=group.device)
-        took = _exchange(group, other, probe)
-        took = _exchange(group, other, probe)  # the first one made the connection
-        size = torch.tensor([PROBE_BYTES if took > SLOW_SECONDS else _size(group)], device=group.device)
-        # The lower rank decides for both.
-        if group.rank < other:
-            dist.send(size, other)
-        else:
-            dist.recv(size, other)
-        data = torch.full((int(size.item()) // 4,), float(group.rank), device=group.device)
-        times = [_exchange(group, other, data) for _ in range(1 if int(size.item()) == PROBE_BYTES else TIMES)]
-        edges[_name(group, other)] = 2 * int(size.item()) / min(times) / 1e9
+        edges[_name(group, other)] = _rate(group, other)
     group.line_up()
     measured.facts["edges"] = edges
 
 
+def _rate(group: Group, other: int) -> float:
+    """GB/s, both ways together. The lower rank says how much is exchanged next; nothing: it is done."""
+    began, size, took = time.perf_counter(), FIRST_BYTES, 0.0
+    times: list[float] = []
+    data = torch.empty(0, device=group.device)
+    while True:
+        if took < QUICK_SECONDS and len(times) > 1:  # the first one makes the connection
+            size = min(size * TIMES_LARGER, _size(group))
+        done = len(times) >= TIMES or (len(times) > 1 and time.perf_counter() - began > PAIR_SECONDS)
+        told = torch.tensor([0 if done else size], device=group.device)
+        if group.rank < other:
+            dist.send(told, other)
+        else:
+            dist.recv(told, other)
+        size = int(told.item())
+        if not size:
+            return 2 * data.numel() * 4 / min(times) / 1e9
+        if size != data.numel() * 4:
+            data = torch.full((size // 4,), float(group.rank), device=group.device)
+            times.clear()
+        took = _exchange(group, other, data)
+        times.append(took)
+
+
 def latency(group: Group, measured: Measured) -> None:
-    """Microseconds for 8 bytes one way, by the other's node; facts: ``p50`` and ``p99``."""
+    """Microseconds for 8 bytes one way, by the other's node; facts: ``p50``, ``p99``, and ``lost``, packets sent again.
+
+    TCP mends most losses within milliseconds, and the kernel counts them all.
+    """
     p50: dict[str, float] = {}
     p99: dict[str, float] = {}
+    lost: dict[str, int] = {}
     ping = torch.zeros(1, dtype=torch.int64, device=group.device)
     for other in _partners(group):
         group.line_up()
         if other is None:
             continue
         _exchange(group, other, ping)
+        before = sent_again()
         times = sorted(_exchange(group, other, ping) / 2 * 1e6 for _ in range(CPU_PINGS if group.cpu else PINGS))
         p50[_name(group, other)] = median(times)
         p99[_name(group, other)] = times[int(0.99 * (len(times) - 1))]
+        lost[_name(group, other)] = max(0, sent_again() - before)
     group.line_up()
-    measured.facts.update(p50=p50, p99=p99)
+    measured.facts.update(p50=p50, p99=p99, lost=lost)
+
+
+def sent_again(net: Path = Path("/proc/self/net")) -> int:
+    """Segments that TCP has sent again here and that were needed; 0 where the kernel does not count them.
+
+    What the other end says that it had twice was not lost: on a busy machine an answer only comes late.
+    """
+    try:
+        again = _counter((net / "snmp").read_text(encoding="ascii"), "Tcp:", "RetransSegs")
+        twice = _counter((net / "netstat").read_text(encoding="ascii"), "TcpExt:", "TCPDSACKRecv")
+    except OSError:
+        return 0
+    return again - twice
+
+
+def _counter(text: str, group: str, name: str) -> int:
+    """One number of ``/proc/net/snmp`` or ``netstat``: a line of names, below it a line of numbers."""
+    lines = [line.split() for line in text.splitlines() if line.startswith(group)]
+    for names, numbers in zip(lines[::2], lines[1::2], strict=False):
+        if name in names:
+            return int(numbers[names.index(name)])
+    return 0
 
 
 def _name(group: Group, rank: int) -> str:

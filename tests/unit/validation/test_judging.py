@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from jobs.validation import judgegpus, judgeranks
 from jobs.validation.fleet import common_versions, judge_data, judge_preflight
@@ -228,6 +231,37 @@ def test_links_are_as_good_as_their_worse_end_and_bad_ones_are_measured_again() 
     one_sided = pairs("gpu-2", 0.1)
     one_sided[1].results[0].facts["edges"] = {"gpu-1": 1.0, "gpu-3": 1.0}
     assert judgeranks.judge("cluster", ("cluster.pairs",), one_sided, False, {}).to_blame == ["gpu-2"]
+
+
+def pings(nodes: Sequence[str], lost: int = 0, p99: float = 150.0) -> list[RankRan]:
+    """Latency of every link; on those of the last node some packets were lost, or took long."""
+
+    def of(node: str) -> Measured:
+        others = [other for other in nodes if other != node]
+        bad = nodes[-1]
+        return done("cluster.latency", facts={
+            "p50": dict.fromkeys(others, 90.0),
+            "p99": {other: p99 if bad in (node, other) else 150.0 for other in others},
+            "lost": dict.fromkeys(others, lost if node == bad else 0),
+        })  # fmt: skip
+
+    return [rank(node, of(node)) for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost", "p99", "blamed"),
+    [
+        (NODES, 0, 150.0, []),
+        (NODES, 2, 150.0, []),  # a machine that is busy
+        (NODES, 6, 150.0, ["gpu-3"]),  # what TCP mends at once
+        (NODES, 0, 210_000.0, ["gpu-3"]),  # what it has to wait for
+        (NODES[:2], 6, 150.0, ["the link gpu-1 ↔ gpu-2"]),  # of two nodes nobody knows which
+    ],
+)
+def test_a_link_that_loses_packets_is_named(nodes: Sequence[str], lost: int, p99: float, blamed: list[str]) -> None:
+    found = judgeranks.judge("cluster", ("cluster.latency",), pings(nodes, lost, p99), True, {})
+    assert (words(found.checks[0]), found.checks[0].verdict) == (blamed, "fail" if blamed else "pass")
+    assert found.measure_again == (["cluster.latency"] if blamed else [])
 
 
 def test_a_wrong_sum_that_one_rank_alone_sees_is_that_ranks() -> None:
