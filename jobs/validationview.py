@@ -200,6 +200,16 @@ class Report(_Message):
     fingerprint: dict[str, str] = Field(default_factory=dict[str, str])
     """What most nodes run on: driver, CUDA, NCCL, torch, Python, Ray, the GPUs' model."""
 
+    def end(self, sentence: str = "") -> None:
+        """It is over, whatever it has come to; the verdict is the worst of its stages."""
+        for stage in self.stages:
+            if stage.state != "done":
+                stage.state, stage.doing, stage.sentence = "done", {}, stage.sentence or "it did not come to its end"
+        self.done, self.sentence = True, sentence
+        self.verdict = worst(stage.verdict for stage in self.stages if stage.verdict != "skipped")
+        if not any(stage.verdict not in ("skipped", "unknown") for stage in self.stages):
+            self.verdict = "unknown"
+
     def checks(self) -> list[CheckResult]:
         """Those of all stages, in order."""
         return [check for stage in self.stages for check in stage.checks]

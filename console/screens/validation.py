@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -66,7 +67,7 @@ class ValidationsScreen(AskingScreen):
         rows: dict[str, ValidationRow] = {}
         for run in (await validations(client))[:LISTED]:
             known = self._rows.get(run.id)
-            if known is not None and known.report is not None and known.report.done:
+            if known is not None and known.run == run and run.state.ended:
                 rows[run.id] = known
                 continue
             try:
@@ -276,9 +277,17 @@ class ValidationScreen(AskingScreen):
         if self._report is None:
             self.notify("there is no report yet", severity="warning")
             return
+        self.run_worker(self._export(self._report), name="export", exit_on_error=False)
+
+    async def _export(self, report: Report) -> None:
         from console.validating import write_pages
 
-        self.notify(f"{', '.join(map(str, write_pages(self._report)))}", timeout=12, markup=False)
+        try:
+            files = await asyncio.to_thread(write_pages, report)
+        except OSError as error:
+            self.notify(f"the report cannot be written: {error}", severity="error", markup=False)
+        else:
+            self.notify(", ".join(map(str, files)), timeout=12, markup=False)
 
     def selected_runs(self) -> Iterable[str]:
         """Its run."""

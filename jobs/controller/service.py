@@ -194,6 +194,8 @@ class Service:
             except (OSError, UnicodeDecodeError) as error:
                 raise Refused(f"the report of {run} cannot be read: {error}") from error
             report = validations.read_report(text, str(path))
+            if found.state.ended and not report.done:  # its driver was killed, and says nothing more
+                report.end(f"its run {found.state.value} before it came to its end: {found.reason}")
             return report.model_copy(update={"user": found.user})
 
         return await self.files.apart(f"{found.run_directory}#validation", read)

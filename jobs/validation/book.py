@@ -38,11 +38,11 @@ class Book:
         self.write()
         return stage
 
-    def progress(self, so_far: Mapping[str, tuple[int, str, int | None]]) -> None:
-        """How far each node is in the stage that goes on: checks done, the one it is at, and its GPU."""
+    def progress(self, so_far: Mapping[str, tuple[str, int | None]]) -> None:
+        """How far each node is in the stage that goes on: the check it is at, and its GPU."""
         for stage in self.report.stages:
             if stage.state == "running":
-                doing = {node: _doing(check, gpu) for node, (_, check, gpu) in so_far.items() if check}
+                doing = {node: _doing(check, gpu) for node, (check, gpu) in so_far.items()}
                 if doing != stage.doing:
                     stage.doing = doing
                     self.write()
@@ -70,13 +70,7 @@ class Book:
     def close(self, sentence: str = "") -> None:
         """The validation is over."""
         report = self.report
-        for stage in report.stages:
-            if stage.state != "done":
-                stage.state, stage.doing, stage.sentence = "done", {}, stage.sentence or "it did not come to its end"
-        report.done = True
-        report.verdict = worst(stage.verdict for stage in report.stages if stage.verdict != "skipped")
-        if not any(stage.verdict not in ("skipped", "unknown") for stage in report.stages):
-            report.verdict = "unknown"
+        report.end()
         report.sentence = sentence or _sentence(report)
         self.write()
         _put(self._folder / "report.md", markdown(report))

@@ -98,15 +98,13 @@ class Member:
                 _kill(each.process.pid)
         return [self._ran(each) for each in started]
 
-    def so_far(self) -> tuple[int, str, int | None]:
-        """While programs run: how many checks they have done, and one that is being done now, with its GPU."""
-        done, doing, gpu = 0, "", None
+    def so_far(self) -> tuple[str, int | None] | None:
+        """A check that is being done now, with its GPU."""
+        doing: tuple[str, int | None] | None = None
         for each in list(self._started):
             with contextlib.suppress(FileNotFoundError):  # it has just ended
-                results, unfinished = read(each.results.read_text(encoding="utf-8", errors="replace"))
-                done += len(results)
-                doing, gpu = unfinished or (doing, gpu)
-        return done, doing, gpu
+                doing = read(each.results.read_text(encoding="utf-8", errors="replace"))[1] or doing
+        return doing
 
     def close(self) -> None:
         """Leave nothing behind."""

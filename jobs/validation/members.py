@@ -25,10 +25,11 @@ WAIT_STEP_SECONDS = 0.5
 PLACE_SECONDS = 5.0
 """Ray may need so long to give what is free."""
 
-TELL_SECONDS = 0.5
+TELL_SECONDS, TELL_NODES = 0.5, 100
+"""So often nodes are asked how far they are; of many nodes less often: at most so many in a second."""
 
-SoFar = tuple[int, str, int | None]
-"""See `jobs.validation.member.Member.so_far`."""
+SoFar = tuple[str, int | None]
+"""The check that a node is at, and its GPU."""
 Work = tuple[str, dict[str, Any], dict[str, str]]
 """A program, its request, and its environment."""
 
@@ -122,8 +123,9 @@ class Members:
         }
         deadline = time.monotonic() + seconds + SLACK_SECONDS
         waiting = dict(asked)
+        every = max(TELL_SECONDS, len(asked) / TELL_NODES)
         while waiting and time.monotonic() < deadline:
-            _, rest = ray.wait(list(waiting.values()), num_returns=len(waiting), timeout=TELL_SECONDS)
+            _, rest = ray.wait(list(waiting.values()), num_returns=len(waiting), timeout=every)
             waiting = {name: reference for name, reference in waiting.items() if reference in rest}
             tell(self._so_far(list(waiting)))
         return self._all(asked, max(0.0, deadline - time.monotonic()), seconds)
@@ -136,7 +138,9 @@ class Members:
         for name, reference in asked.items():
             if reference in ready:
                 with contextlib.suppress(RayError):  # that it is lost, its work tells
-                    found[name] = ray.get(reference)
+                    told: SoFar | None = ray.get(reference)
+                    if told is not None:
+                        found[name] = told
         return found
 
     def reserve(self, names: Sequence[str], seconds: float) -> dict[str, str]:

@@ -120,3 +120,13 @@ async def test_what_cannot_be_had_is_a_sentence() -> None:
     app = FrozenApp(made, first=ValidationsScreen)
     async with app.run_test(size=SIZE) as pilot:
         await at(pilot, ValidationsScreen, "the disk is full")
+
+
+async def test_a_folder_that_takes_no_report_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{FOUND}.html").mkdir()
+    app = FrozenApp(validated(), first=lambda: ValidationScreen(FOUND))
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await at(pilot, ValidationScreen, "digest 41ac")
+        await pilot.press("e")
+        await until(pilot, lambda: "the report cannot be written" in text_of(app))

@@ -93,3 +93,12 @@ def test_a_culprit_in_words() -> None:
     assert Culprit(kind="link", nodes=["a", "b"], detail="port 6379").words == "the link a ↔ b (port 6379)"
     assert Culprit(kind="uplink", nodes=["a", "b"]).words == "the uplink of a, b"
     assert Culprit(kind="cluster", detail="rendezvous").words == "rendezvous"
+
+
+def test_what_was_cut_off_has_ended_and_proves_nothing() -> None:
+    made = report(check())
+    made.stages[1].state, made.stages[1].doing = "running", {"gpu-1": "matrix product"}
+    made.end("its run failed before it came to its end: killed")
+    assert (made.done, made.verdict) == (True, "unknown")
+    assert [(stage.state, stage.doing) for stage in made.stages] == [("done", {})] * 2
+    assert made.stages[1].sentence == "it did not come to its end"
