@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 4
 """Figures come once a second; more frames than this only cost, over SSH most of all."""
 CLOSE_SECONDS = 5.0
+LEAVE_SECONDS = 15.0
+"""The longest that leaving may take once the terminal is gone or somebody asked for the end; then it is simply over."""
 QUIET_SECONDS = 1.0
 """Without news a frame is painted this often all the same, since ages move."""
 
@@ -255,9 +259,17 @@ class RaydeckApp(ReplayingApp):
 async def _run(app: RaydeckApp) -> int:
     """Until it is closed, in whatever way; then let go of everything, in order, each wait bounded."""
     loop = asyncio.get_running_loop()
+
+    def leave(number: int) -> None:
+        # Textual's thread that writes dies with the terminal, and its loop then waits for it without a limit.
+        last = threading.Timer(LEAVE_SECONDS, os._exit, (128 + number,))
+        last.daemon = True
+        last.start()
+        app.exit(return_code=128 + number)
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Textual would die without giving the terminal back.
-        loop.add_signal_handler(number, lambda number=number: app.exit(return_code=128 + number))
+        loop.add_signal_handler(number, leave, number)
     try:
         await app.run_async(mouse=app.mouse_on)
     finally:
